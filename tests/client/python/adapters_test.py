@@ -48,7 +48,7 @@ class RefusedTest(unittest.TestCase):
             (nn.Linear(2, 2), "^transformers .* has no Linear._mesh_manager .*tested with 5.23.0"),
             (Model({}), "^Model was loaded without expert parallelism: .*ep_size="),
             (Model({}, ep_size=1, mesh=object()), "^Model was loaded without expert parallelism"),
-            (Model({"experts": "grouped_gemm"}, mesh=object()), "^Model: no module of its ep_plan has the style \"ep_dispatch_experts\""),
+            (Model({"experts": "grouped_gemm"}, mesh=object()), "^Model: no module of its ep_plan has the style .ep_dispatch_experts."),
             (Model({"experts": "ep_dispatch_experts"}, mesh=object()), "has no object.get_mesh")])
 
 
