@@ -1,8 +1,10 @@
 """Refusals of the adapters of torchtitan and transformers, without these frameworks. tests/frameworks trains the real packages."""
 
 import importlib.util
+import os
 import types
 import unittest
+from unittest import mock
 
 import eplb
 import eplb.torchtitan
@@ -27,6 +29,14 @@ class Model(nn.Module):
 
     def _expand_parallel_plan(self, plan):
         return plan
+
+
+class DisabledTest(unittest.TestCase):
+    def test_nothing_is_done(self):
+        model = Model({"experts": "ep_dispatch_experts"}, mesh=types.SimpleNamespace(get_mesh=lambda name: None))
+        with mock.patch.dict(os.environ, EPLB_DISABLE="1"), eplb.transformers.attach(model) as attached:
+            self.assertIsNone(attached.client)
+        self.assertFalse("save_pretrained" in model.__dict__ or model.experts._forward_pre_hooks)
 
 
 class RefusedTest(unittest.TestCase):
