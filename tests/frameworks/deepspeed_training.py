@@ -228,7 +228,7 @@ class RefusedTest(unittest.TestCase):
                 (self.engine(decoupled=True), "a decoupled checkpoint engine "),
                 (two_sizes, "layers of ep_size_2 and ep_size_4: "),
                 (types.SimpleNamespace(module=torch.nn.Linear(1, 1)), "has no deepspeed.moe.layer.MoE"),
-                (self.engine(), "SimpleNamespace keeps masters in a way that was not tried")):
+                (self.engine(), "SimpleNamespace keeps masters in a way that is not supported")):
             with self.subTest(message), self.assertRaisesRegex(eplb.InvalidArgument, message):
                 eplb.deepspeed.attach(engine)
 
