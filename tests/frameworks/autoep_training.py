@@ -54,9 +54,9 @@ def _row(key, name, world=2, model="mixtral", **options):
 
 ROWS = (
     _row("mixtral", "AutoEP, Mixtral fp32 EP2"),
-    _row("zero2", "AutoEP, Mixtral bf16 ZeRO-2 EP2", zero=2, bf16=True, saves=True),
-    _row("edp", "AutoEP, Mixtral bf16 ZeRO-2 EP2 x DP2, cut", world=4, layers=3, zero=2, bf16=True, cuts=True),
-    _row("qwen3", "AutoEP, Qwen3 bf16 ZeRO-1 EP2", model="qwen3_moe", zero=1, bf16=True))
+    _row("zero2", "AutoEP, Mixtral bf16 ZeRO-2 EP2", zero=2, dtype="bfloat16", saves=True),
+    _row("edp", "AutoEP, Mixtral bf16 ZeRO-2 EP2 x DP2, cut", world=4, layers=3, zero=2, dtype="bfloat16", cuts=True),
+    _row("qwen3", "AutoEP, Qwen3 bf16 ZeRO-1 EP2", model="qwen3_moe", zero=1, dtype="bfloat16"))
 
 RowsTest = forked.tests_of(Training, ROWS)
 

@@ -23,6 +23,18 @@ def local_of(tensor):
     return tensor.to_local() if hasattr(tensor, "to_local") else tensor
 
 
+def digests_on_rank(model, optimizers):
+    """{key: digest} of what this rank holds of parameters, buffers and optimizer state."""
+    import torch.distributed as dist
+
+    names = {parameter: name for name, parameter in model.named_parameters()}
+    tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
+    for optimizer in optimizers:
+        for parameter, state in optimizer.state.items():
+            tensors.update({f"{names[parameter]} {key}": value for key, value in state.items()})
+    return {f"rank {dist.get_rank()} {name}": digest(local_of(tensor)) for name, tensor in tensors.items()}
+
+
 def digests_of_checkpoint(reader):
     """{key: digest} of all tensors, whole. reader: a StorageReader of torch.distributed.checkpoint."""
     import torch

@@ -42,8 +42,10 @@ class Training:
     def config(self):
         row = self.row
         return {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": row["accumulate"], "gradient_clipping": 0.0,
-                "zero_optimization": {"stage": row["zero"]}, "bf16": {"enabled": row["bf16"]}, "steps_per_print": 10**9,
-                **row["config"]}
+                "zero_optimization": {"stage": row["zero"]}, "steps_per_print": 10**9,
+                "bf16": {"enabled": row["dtype"] == "bfloat16"},
+                # A scale by which the first steps overflow, and are skipped.
+                "fp16": {"enabled": row["dtype"] == "float16", "initial_scale_power": 20}, **row["config"]}
 
     def initialize(self):
         model = self.model()
@@ -115,7 +117,7 @@ class Training:
         generator = self.random()
         kind = torch.randint(2, (TOKENS,), generator=generator)
         hidden = centre[kind] + torch.randn(TOKENS, WIDTH, generator=generator) * 0.3
-        return hidden.unsqueeze(0).to(torch.bfloat16 if self.row["bf16"] else torch.float32)
+        return hidden.unsqueeze(0).to(getattr(torch, self.row["dtype"]))
 
     def random(self):
         """Returns random numbers of a rank's next batch."""
@@ -126,6 +128,7 @@ class Training:
         """Digests of parameters and buffers, and of what torch's optimizer holds, which are flat partitions with ZeRO."""
         if self.row["cuts"]:
             self.expect_cut()
+        assert self.row["dtype"] != "float16" or self.engine.skipped_steps, "no step was skipped"
         inner, prefix = getattr(self.optimizer, "optimizer", self.optimizer), f"rank {dist.get_rank()} "
         tensors = {**dict(self.engine.module.named_parameters()), **dict(self.engine.module.named_buffers())}
         for number, master in enumerate(master for group in inner.param_groups for master in group["params"]):
@@ -176,11 +179,11 @@ class Model(torch.nn.Module):
 def row(key, name, world=2, **options):
     """moe: arguments of MoE. group: parameters in one group of the optimizer at most. cuts: asserts that a partition ends inside of
     a parameter. saves: whether it saves and loads a checkpoint."""
-    return {"key": key, "name": name, "world": world, "ep": 2, "experts": 8, "layers": 2, "zero": 0, "bf16": False, "moe": {"k": 2},
+    return {"key": key, "name": name, "world": world, "ep": 2, "experts": 8, "layers": 2, "zero": 0, "dtype": "float32", "moe": {"k": 2},
             "accumulate": 1, "config": {}, "foreach": None, "group": 178956971, "cuts": False, "saves": False, "steps": 48, **options}
 
 
-BF16 = {"bf16": True}
+BF16 = {"dtype": "bfloat16"}
 CUT = {"world": 4, "experts": 6, "layers": 3, "cuts": True, **BF16}
 SUMS_IN_FP32 = {"data_types": {"grad_accum_dtype": "fp32"}}
 
@@ -188,14 +191,15 @@ ROWS = (
     row("push", "EP2 bf16 ZeRO-2", zero=2, **BF16),
     row("top1", "EP2 fp32 top-1", moe={"k": 1}),
     row("top2", "EP2 fp32 top-2, foreach", foreach=True),
-    row("dropped", "EP2 fp32 top-1, dropped tokens", moe={"k": 1, "drop_tokens": True, "capacity_factor": 1.5}),
+    row("dropped", "EP2 fp32 top-1, dropped tokens", moe={"k": 1, "drop_tokens": True, "capacity_factor": 3.0}),
     row("accumulated", "EP2 fp32, 3 batches accumulated", accumulate=3),
     row("edp", "EP2 x DP2 fp32, checkpoint", world=4, saves=True),
     row("ep4", "EP4 fp32", world=4, ep=4),
     row("zero0", "EP2 bf16 ZeRO-0", **BF16),
     row("zero1", "EP2 bf16 ZeRO-1", zero=1, **BF16),
     row("zero1_fp32_sums", "EP2 bf16 ZeRO-1, sums in fp32", zero=1, config=SUMS_IN_FP32, **BF16),
-    row("zero2_groups", "EP2 bf16 ZeRO-2, a group for few parameters, checkpoint", zero=2, group=3000, saves=True, **BF16),
+    row("fp16", "EP2 fp16 ZeRO-2, steps that are skipped", zero=2, dtype="float16"),
+    row("zero2_groups", "EP2 fp32 ZeRO-2, a group for few parameters, checkpoint", zero=2, group=3000, saves=True),
     row("zero1_edp", "EP2 x DP2 bf16 ZeRO-1, cut", zero=1, **CUT),
     row("zero1_edp_fp32_sums", "EP2 x DP2 bf16 ZeRO-1, cut, sums in fp32", zero=1, config=SUMS_IN_FP32, **CUT),
     row("zero2_edp", "EP2 x DP2 bf16 ZeRO-2, cut, checkpoint", zero=2, saves=True, **CUT))
@@ -224,7 +228,7 @@ class RefusedTest(unittest.TestCase):
                 (self.engine(decoupled=True), "a decoupled checkpoint engine "),
                 (two_sizes, "layers of ep_size_2 and ep_size_4: "),
                 (types.SimpleNamespace(module=torch.nn.Linear(1, 1)), "has no deepspeed.moe.layer.MoE"),
-                (self.engine(), "SimpleNamespace keeps masters in a way that was not tried")):
+                (self.engine(), "SimpleNamespace keeps masters in a way that is not supported")):
             with self.subTest(message), self.assertRaisesRegex(eplb.InvalidArgument, message):
                 eplb.deepspeed.attach(engine)
 

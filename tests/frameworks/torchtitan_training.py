@@ -56,8 +56,9 @@ def moe_config(score):
         num_experts=EXPERTS, load_balance_coeff=1e-2,
         router=make_router_config(dim=WIDTH, num_experts=EXPERTS, top_k=2, score_func=score, route_norm=True,
                                   gate_param_init={"weight": functools.partial(nn.init.normal_, std=0.8)}),
-        routed_experts=make_routed_experts_config(dim=WIDTH, hidden_dim=HIDDEN, num_experts=EXPERTS, top_k=2, comm_backend="standard",
-                                                  param_init={"w1_EFD": init, "w2_EDF": init, "w3_EFD": init}))
+        routed_experts=make_routed_experts_config(
+            dim=WIDTH, hidden_dim=HIDDEN, num_experts=EXPERTS, top_k=2, comm_backend="standard",
+            param_init={"w1_EFD": init, "w2_EDF": init, "w3_EFD": init}))
     set_moe_sharding_config(config, enable_ep=True, enable_sp=False,
                             expert_param_layout={"w1_EFD": spmd.S(1), "w2_EDF": spmd.S(2), "w3_EFD": spmd.S(1)})
     return config
@@ -88,14 +89,14 @@ class Decoder(Module):
 class Training:
     def __init__(self, row):
         titan_utils.set_spmd_backend(BACKEND)
-        dims = ParallelDims(dp_replicate=row["replicas"], dp_shard=row["world"] // row["replicas"], cp=1, tp=1, pp=1, ep=row["ep"], world_size=row["world"],
-                            spmd_backend=BACKEND)
+        dims = ParallelDims(dp_replicate=row["replicas"], dp_shard=row["world"] // row["replicas"], cp=1, tp=1, pp=1, ep=row["ep"],
+                            world_size=row["world"], spmd_backend=BACKEND)
         dims.build_mesh()
         self.model = Decoder(moe_config(row["score"]))
         self.model.parallelize(dims)
         replicate = ["dp_replicate"] if row["replicas"] > 1 else []
-        apply_fsdp_to_decoder(self.model, dims.get_mesh([*replicate, "fsdp"]), torch.float32, torch.float32, False, ep_degree=row["ep"],
-                              edp_mesh=dims.get_optional_mesh([*replicate, "efsdp"]))
+        apply_fsdp_to_decoder(self.model, dims.get_mesh([*replicate, "fsdp"]), torch.float32, torch.float32, pp_enabled=False,
+                              ep_degree=row["ep"], edp_mesh=dims.get_optional_mesh([*replicate, "efsdp"]))
         for module in self.model.modules():
             if isinstance(module, FSDPModule):
                 module.set_force_sum_reduction_for_comms(True)
@@ -150,28 +151,26 @@ class Training:
                 if attached.last_boundary.switched:
                     self.switches.append(step)
                 forked.give_time(len(self.switches))
+                # ModelWrapper would write its copy into the live memory of other experts.
+                self.is_refused = self.is_refused or forked.refuses(attached, [self.trainer.checkpointer.states["model"].state_dict])
+            assert step != SAVED or attached is None or self.is_refused, "experts are not moved yet"
             self.trainer.checkpointer.save(step)
             if step == LOADED:
                 with attached.static_order() if attached is not None else contextlib.nullcontext():
                     self.trainer.checkpointer.load(SAVED)
-            if attached is not None and not self.is_refused:  # its copy would be written into the live memory of other experts
-                self.is_refused = forked.refuses(attached, [self.trainer.checkpointer.states["model"].state_dict])
+            if attached is not None and step == self.steps:
+                attached.check()
 
     def result(self):
-        prefix = f"rank {dist.get_rank()} "
-        tensors = {**dict(self.model.named_parameters()), **dict(self.model.named_buffers())}
-        names = {parameter: name for name, parameter in self.model.named_parameters()}
-        for optimizer in self.trainer.optimizers:
-            for parameter, state in optimizer.state.items():
-                tensors.update({f"{names[parameter]} {key}": value for key, value in state.items()})
-        digests = {prefix + name: compare.digest(compare.local_of(tensor)) for name, tensor in tensors.items()}
+        digests = compare.digests_on_rank(self.model, self.trainer.optimizers)
         self.trainer.checkpointer.maybe_wait_for_saving()
         digests.update(compare.digests_of_checkpoint(FileSystemReader(f"{self.trainer.checkpointer.folder}/step-{SAVED}")))
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
     def close(self):
         assert self.is_refused == (self.endpoint is not None)
-        assert not any("dispatch" in block.moe.routed_experts.token_dispatcher.__dict__ for block in self.model.layers.values())
+        dispatchers = [block.moe.routed_experts.token_dispatcher for block in self.model.layers.values()]
+        assert not any({"dispatch", "_save"} & each.__dict__.keys() for each in [*dispatchers, self.trainer.checkpointer])
         self.trainer.checkpointer.close()
 
 

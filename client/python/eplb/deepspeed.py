@@ -40,8 +40,8 @@ def attach(engine: Any, *, boundary: str = "optimizer", check_batch: Any = False
 
     boundary: "optimizer": each engine.step() that updates weights ends with the boundary. "call": the training loop calls
     step_boundary behind each of these. check_batch: as of eplb.torch.attach; False, because DeepSpeed fixes the order of experts.
-    options: of eplb.torch.attach and eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a setting with
-    which experts cannot move, or a part that this DeepSpeed has not.
+    options: of eplb.torch.attach and eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming an unsupported
+    setting, or a part that this DeepSpeed does not have.
     """
     layers = _layers_of(engine)
     _expect_movable(engine, layers)
@@ -73,7 +73,7 @@ def _layers_of(engine: Any) -> Dict[nn.Module, nn.Module]:
 
 
 def _expect_movable(engine: Any, layers: Dict[nn.Module, nn.Module]) -> None:
-    """errors: InvalidArgument naming a setting with which experts cannot move, or were not tried to."""
+    """errors: InvalidArgument naming an unsupported setting, or a part that this DeepSpeed does not have."""
     outer, groups = engine.optimizer, _DEEPSPEED.imported("deepspeed.utils", "groups")
     names = sorted({layer.ep_group_name for layer in layers.values()})
     tensor_parallel = _DEEPSPEED.imported("deepspeed.utils.bwc", "bwc_tensor_model_parallel_world_size")
@@ -107,8 +107,8 @@ def _masters(outer: Any) -> Optional[Masters]:
         found.update((id(parameter), master) for parameters, masters in zip(outer.fp16_groups, outer.fp32_groups)
                      for parameter, master in zip(parameters, masters))
     if not found and not isinstance(outer, torch.optim.Optimizer):
-        raise InvalidArgument(f"deepspeed: {type(outer).__name__} keeps masters in a way that was not tried: use ZeRO stage 1 or 2 "
-                              f"({_PAGE})")
+        raise InvalidArgument(f"deepspeed: {type(outer).__name__} keeps masters in a way that is not supported: use ZeRO stage 1 or "
+                              f"2 ({_PAGE})")
     return (lambda parameter: found.get(id(parameter))) if found else None
 
 
@@ -120,7 +120,8 @@ def _part(parameter: torch.Tensor, flat: torch.Tensor) -> Part:
 
 
 def _checkpoint_in_static_order(engine: Any, attached: Attached) -> None:
-    """Not every rank of an engine writes experts, so that one which refuses would leave the others waiting."""
+    """Lets an engine save and load in static order. Refusing is no way out: not every rank writes experts, so that some ranks
+    would raise while others wait."""
     calls = OptimizerCalls(engine)
     for name in ("save_checkpoint", "load_checkpoint"):
         calls.within(name, attached.unmoved)
@@ -133,16 +134,16 @@ def _seam(around: nn.Module, layer: ExpertLayer, columns: SlotColumns) -> Any:
 
 
 def _turn(output: Any, columns: SlotColumns) -> Any:
-    """output: of a TopKGate; of its parts the ids [k, tokens], -1 for a dropped token, are turned."""
+    """output: 7 parts of a TopKGate, of which the ids [k, tokens] are turned; -1 is a dropped token."""
     if not isinstance(output, tuple) or len(output) != 7:
-        raise FailedPrecondition(f"router {columns.name} gave no 7 parts, as TopKGate of DeepSpeed 0.19 does ({_PAGE})")
+        raise FailedPrecondition(f"router {columns.name} did not return the 7 parts of a TopKGate of DeepSpeed 0.19 ({_PAGE})")
     loss, capacity, num_experts, ids, locations, gates, counts = output
     return loss, capacity, num_experts, columns.count_and_turn(ids), locations, gates, counts
 
 
 class _AutoEpHook:
-    """Turns the choices of an AutoEP layer's router. The layer splits tokens by the router's counts, which it gets by slots, and
-    adds them to its buffer tokens_per_expert, which stays by logical expert."""
+    """Turns the choices of an AutoEP layer's router. The layer splits tokens by the router's counts, so that it gets them by
+    slots. It also adds them to its buffer tokens_per_expert, which stays by logical expert."""
 
     def __init__(self, around: nn.Module, columns: SlotColumns) -> None:
         self._around, self._columns = around, columns

@@ -41,7 +41,8 @@ def attach(trainer: Any, *, boundary: str = "optimizer", check_batch: Any = Fals
     is_due = _TITAN.part(checkpointer, "_should_save") if getattr(checkpointer, "enable", False) else None
     kind = _TITAN.imported("torchtitan.models.common.moe", "RoutedExperts")
     chunks = list(_TITAN.part(trainer, "model_parts"))
-    routed = {_TITAN.part(module, "inner_experts"): module for chunk in chunks for module in chunk.modules() if isinstance(module, kind)}
+    routed = {_TITAN.part(module, "inner_experts"): module
+              for chunk in chunks for module in chunk.modules() if isinstance(module, kind)}
     attached = eplb.torch.attach(
         chunks, list(_TITAN.part(trainer, "optimizers")), experts=lambda module: module in routed, router="router",
         ep_group=_TITAN.part(dims, "get_mesh")("ep"), pp_group=_TITAN.part(dims, "get_optional_mesh")("pp"), boundary=boundary,

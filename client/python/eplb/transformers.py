@@ -29,7 +29,8 @@ _DISPATCHES = "ep_dispatch_experts"
 
 
 def attach(model: Any, optimizer: Any = None, *, boundary: str = "optimizer", check_batch: Any = False, **options: Any) -> Attached:
-    """Attaches EPLB to a model that transformers has distributed with expert parallelism. Collective; after the optimizer was built.
+    """Attaches EPLB to a model that transformers has distributed with expert parallelism. Collective; after the optimizer was
+    built.
 
     model: of from_pretrained with a DistributedConfig of ep_size > 1; its save_pretrained runs in static order from then on.
     optimizer: as of eplb.torch.attach. boundary: "optimizer": each optimizer.step() ends with the boundary. "call": the training

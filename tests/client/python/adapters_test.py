@@ -1,8 +1,10 @@
 """Refusals of the adapters of torchtitan and transformers, without these frameworks. tests/frameworks trains the real packages."""
 
 import importlib.util
+import os
 import types
 import unittest
+from unittest import mock
 
 import eplb
 import eplb.torchtitan
@@ -29,6 +31,14 @@ class Model(nn.Module):
         return plan
 
 
+class DisabledTest(unittest.TestCase):
+    def test_nothing_is_done(self):
+        model = Model({"experts": "ep_dispatch_experts"}, mesh=types.SimpleNamespace(get_mesh=lambda name: None))
+        with mock.patch.dict(os.environ, EPLB_DISABLE="1"), eplb.transformers.attach(model) as attached:
+            self.assertIsNone(attached.client)
+        self.assertFalse("save_pretrained" in model.__dict__ or model.experts._forward_pre_hooks)
+
+
 class RefusedTest(unittest.TestCase):
     def refused(self, attach, cases):
         for given, words in cases:
@@ -48,7 +58,7 @@ class RefusedTest(unittest.TestCase):
             (nn.Linear(2, 2), "^transformers .* has no Linear._mesh_manager .*tested with 5.23.0"),
             (Model({}), "^Model was loaded without expert parallelism: .*ep_size="),
             (Model({}, ep_size=1, mesh=object()), "^Model was loaded without expert parallelism"),
-            (Model({"experts": "grouped_gemm"}, mesh=object()), "^Model: no module of its ep_plan has the style \"ep_dispatch_experts\""),
+            (Model({"experts": "grouped_gemm"}, mesh=object()), "^Model: no module of its ep_plan has the style .ep_dispatch_experts."),
             (Model({"experts": "ep_dispatch_experts"}, mesh=object()), "has no object.get_mesh")])
 
 

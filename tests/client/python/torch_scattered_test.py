@@ -36,9 +36,11 @@ class Partitioned:
         self.layer = layers.find_layers([self.model], "experts", "gate")[0]
         self.layer.index = 0
 
+    def state(self):
+        return state.OptimizerState([self.optimizer], lambda parameter: self.parts.get(id(parameter)))
+
     def scattered(self, edp_group=None):
-        found = state.OptimizerState([self.optimizer], lambda parameter: self.parts.get(id(parameter)))
-        return scattered.Scattered([self.layer], found, edp_group)
+        return scattered.Scattered([self.layer], self.state(), edp_group)
 
 
 def alone(*partition, size=1):
@@ -65,6 +67,12 @@ class ScatteredTest(ranks.RankTest):
                 ((0, 16), 2, "^edp_group: the optimizer divides the state of layers.0.weight over 2 expert-data ranks")):
             with self.subTest(message), self.assertRaisesRegex(eplb.InvalidArgument, message):
                 alone(*partition, size=size)
+
+    def test_state_that_is_not_of_each_element_is_refused(self):
+        ours = Partitioned(0, 16)
+        ours.optimizer.state[ours.flat]["row"] = torch.zeros(4)
+        with self.assertRaisesRegex(eplb.InvalidArgument, '^tensor "layers.0.weight.row": has 4 elements, the parameter 16: '):
+            ours.state().tensors(ours.layer)
 
     def test_partitions_follow_experts_wherever_they_end(self):
         whole = [*range(8, 16), *range(8)]

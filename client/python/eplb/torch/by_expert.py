@@ -34,6 +34,9 @@ class ExpertRows(LocalShardsWrapper):  # type: ignore[misc]
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise _refused("pickle")
 
+    def untyped_storage(self) -> Any:
+        raise _refused("untyped_storage")
+
 
 def by_expert(stack: DTensor, experts: Sequence[int]) -> DTensor:
     """stack: sharded by its first dimension. experts: in the local slots. returns: the same by expert, over the same memory."""

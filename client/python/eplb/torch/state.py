@@ -136,7 +136,7 @@ class OptimizerState:
         _, main = self.home(parameter)
         return {**({} if _is_same_memory(main, parameter) else {"master": main}),
                 **{key: value for key, value in sorted(self.of(parameter).items())
-                   if torch.is_tensor(value) and value.shape == main.shape}}
+                   if torch.is_tensor(value) and value.numel() == main.numel()}}
 
     def without_parts(self, layers: Sequence[ExpertLayer]) -> List[Any]:
         """Returns what client.check looks at in the optimizers, without flat tensors whose parts follow experts."""
@@ -188,9 +188,12 @@ class OptimizerState:
         return found
 
     def _pieces(self, name: str, parameter: torch.Tensor) -> Iterator[Tuple[str, Piece]]:
-        if self.part(parameter) is not None:
-            return
         main = self._main(parameter)
+        if self.part(parameter) is not None:
+            for key, value in self.of(parameter).items():
+                if torch.is_tensor(value) and not is_scalar(value, main):
+                    self._expect_whole(f"{name}.{key}", value, main)
+            return
         if not _is_same_memory(main, parameter):
             self._expect_whole(f"{name}.master", main, parameter)
             yield "master", Piece(main)
