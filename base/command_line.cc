@@ -31,7 +31,7 @@ std::string UnknownFlag(const CLI::App& command, const std::string& word) {
   for (const CLI::Option* option : command.get_options()) {
     for (const std::string& name : option->get_lnames()) known.push_back("--" + name);
   }
-  if (std::find(known.begin(), known.end(), flag) != known.end()) {
+  if (std::ranges::find(known, flag) != known.end()) {
     return absl::StrCat(flag, " stands in front of \"", command.get_name(),
                         "\", expected behind it");
   }
@@ -89,9 +89,7 @@ std::string InWordsOfAUser(const CLI::App& command, const std::string& message) 
                         parts[2].str() == "1" ? "once" : "at most " + parts[2].str());
   }
   if (is(no_value)) return absl::StrCat(parts[1].str(), " has no value");
-  if (is(range)) {
-    return absl::StrCat(value(), ", expected ", parts[3].str(), "..", parts[4].str());
-  }
+  if (is(range)) return absl::StrCat(value(), ", expected ", parts[3].str(), "..", parts[4].str());
   if (is(member)) {
     const std::vector<std::string> known = absl::StrSplit(parts[3].str(), ',');
     return absl::StrCat(value(), ", expected one of ", absl::StrJoin(known, ", "),
@@ -130,7 +128,7 @@ std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error
 std::string FlagWithoutValue(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {
     const std::vector<std::string>& values = option->results();
-    if (std::find(values.begin(), values.end(), "") != values.end()) return option->get_name();
+    if (std::ranges::find(values, "") != values.end()) return option->get_name();
   }
   for (const CLI::App* named : app.get_subcommands()) {
     std::string flag = FlagWithoutValue(*named);

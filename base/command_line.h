@@ -1,6 +1,5 @@
 // Explains in one line why CLI11 rejected a command line.
-#ifndef EPLB_BASE_COMMAND_LINE_H_
-#define EPLB_BASE_COMMAND_LINE_H_
+#pragma once
 
 #include <string>
 
@@ -24,5 +23,3 @@ std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error
 std::string FlagWithoutValue(const CLI::App& app);
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_COMMAND_LINE_H_

@@ -20,6 +20,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
@@ -61,8 +62,8 @@ absl::StatusOr<std::string> ReadWhenThere(const std::string& path, absl::Duratio
     std::string line = content.ok() ? FirstLine(*content) : "";
     if (!line.empty()) return line;
     if (MonotonicNow() + kLookAgain >= end) {
-      return absl::DeadlineExceededError(absl::StrCat(path, ": no daemon wrote its address within ",
-                                                      absl::FormatDuration(deadline)));
+      return DeadlineExceeded(path, ": no daemon wrote its address within ",
+                              absl::FormatDuration(deadline));
     }
     absl::SleepFor(kLookAgain);
   }
@@ -135,10 +136,7 @@ absl::Status UseNameServer(const std::string& server, struct __res_state& state)
   const bool read = colon != std::string::npos &&
                     absl::SimpleAtoi(server.substr(colon + 1), &port) && port > 0 && port < 65536 &&
                     inet_pton(AF_INET, server.substr(0, colon).c_str(), &address.sin_addr) == 1;
-  if (!read) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("name_server is \"", server, "\", expected IPV4:PORT"));
-  }
+  if (!read) return InvalidInput("name_server is \"", server, "\", expected IPV4:PORT");
   address.sin_port = htons(static_cast<uint16_t>(port));
   state.nscount = 1;
   state.nsaddr_list[0] = address;
@@ -147,9 +145,7 @@ absl::Status UseNameServer(const std::string& server, struct __res_state& state)
 
 absl::StatusOr<std::string> AskDns(const std::string& name, const std::string& name_server) {
   struct __res_state state {};
-  if (res_ninit(&state) != 0) {
-    return absl::UnavailableError(absl::StrCat("srv:", name, ": no configuration of DNS"));
-  }
+  if (res_ninit(&state) != 0) return Unavailable("srv:", name, ": no configuration of DNS");
   const absl::Cleanup close = [&state] { res_nclose(&state); };
   if (!name_server.empty()) EPLB_RETURN_IF_ERROR(UseNameServer(name_server, state));
   state.retrans = 1;
@@ -162,7 +158,7 @@ absl::StatusOr<std::string> AskDns(const std::string& name, const std::string& n
     const bool none = state.res_h_errno == HOST_NOT_FOUND || state.res_h_errno == NO_DATA;
     const std::string message =
         absl::StrCat("srv:", name, ": ", none ? "no such record" : "no name server answered");
-    return none ? absl::NotFoundError(message) : absl::UnavailableError(message);
+    return none ? NotFound(message) : Unavailable(message);
   }
   answer.resize(std::min(static_cast<size_t>(length), answer.size()));
   absl::StatusOr<std::string> endpoints = EndpointsOfSrvAnswer(answer);
@@ -177,12 +173,12 @@ bool IsEndpointSource(std::string_view text) { return !PrefixOf(text).empty(); }
 
 absl::Status CheckEndpointSource(std::string_view text) {
   if (text.size() > PrefixOf(text).size() && IsEndpointSource(text)) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("endpoint is \"", std::string(text),
-                                                 "\", expected env:NAME, file:PATH or srv:NAME"));
+  return InvalidInput("endpoint is \"", std::string(text),
+                      "\", expected env:NAME, file:PATH or srv:NAME");
 }
 
 absl::StatusOr<std::string> EndpointsOfSrvAnswer(std::span<const uint8_t> answer) {
-  const absl::Status cut = absl::InvalidArgumentError("the answer is no DNS message");
+  const absl::Status cut = InvalidInput("the answer is no DNS message");
   constexpr size_t kIdAndFlags = 4;
   constexpr size_t kOtherCounts = 4;
   constexpr size_t kTypeAndClass = 4;
@@ -201,12 +197,11 @@ absl::StatusOr<std::string> EndpointsOfSrvAnswer(std::span<const uint8_t> answer
     // The root as a target: the service is decidedly not there.
     if (!record->target.empty() && record->target != ".") records.push_back(*std::move(record));
   }
-  if (records.empty()) return absl::NotFoundError("no such record");
+  if (records.empty()) return NotFound("no such record");
   if (records.size() > kMaxRecords) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(records.size(), " records, expected at most ", kMaxRecords));
+    return InvalidInput(records.size(), " records, expected at most ", kMaxRecords);
   }
-  std::sort(records.begin(), records.end(), [](const SrvRecord& a, const SrvRecord& b) {
+  std::ranges::sort(records, [](const SrvRecord& a, const SrvRecord& b) {
     return std::tuple(a.priority, -int{a.weight}, a.target, a.port) <
            std::tuple(b.priority, -int{b.weight}, b.target, b.port);
   });
@@ -225,12 +220,9 @@ absl::StatusOr<std::string> ReadEndpointSource(const std::string& text,
   if (text.starts_with(kFile)) return ReadWhenThere(name, options.deadline);
   if (text.starts_with(kRecord)) return AskDns(name, options.name_server);
   const char* const value = std::getenv(name.c_str());
-  if (value == nullptr || *value == '\0') {
-    return absl::NotFoundError(absl::StrCat(text, ": the variable is not set"));
-  }
+  if (value == nullptr || *value == '\0') return NotFound(text, ": the variable is not set");
   if (std::string_view(value).starts_with(kVariable)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(text, ": the variable is ", value, ", expected no second variable"));
+    return InvalidInput(text, ": the variable is ", value, ", expected no second variable");
   }
   return ReadEndpointSource(value, options);
 }

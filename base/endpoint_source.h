@@ -1,9 +1,7 @@
 // Reads the address of a daemon that is not known before the job starts from a variable, a file or
 // a DNS record.
-#ifndef EPLB_BASE_ENDPOINT_SOURCE_H_
-#define EPLB_BASE_ENDPOINT_SOURCE_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -43,5 +41,3 @@ absl::StatusOr<std::string> ReadEndpointSource(const std::string& text,
 absl::StatusOr<std::string> EndpointsOfSrvAnswer(std::span<const uint8_t> answer);
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_ENDPOINT_SOURCE_H_

@@ -1,6 +1,5 @@
 // Writes above a limit of file sizes (ulimit -f) that fail instead of ending the process.
-#ifndef EPLB_BASE_FILE_SIZE_SIGNAL_H_
-#define EPLB_BASE_FILE_SIZE_SIGNAL_H_
+#pragma once
 
 #include <pthread.h>
 #include <signal.h>
@@ -33,5 +32,3 @@ class WithoutFileSizeSignal {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_FILE_SIZE_SIGNAL_H_

@@ -5,7 +5,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
@@ -15,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
+#include "base/errors.h"
 #include "base/file_size_signal.h"
 #include "base/status_macros.h"
 
@@ -23,18 +23,17 @@ namespace {
 
 absl::Status ReadError(const std::string& path, int error) {
   const std::string message = absl::StrCat(path, ": ", std::strerror(error));
-  if (error == ENOENT || error == ENOTDIR) return absl::NotFoundError(message);
-  if (error == EACCES || error == EPERM) return absl::PermissionDeniedError(message);
-  return absl::InvalidArgumentError(message);
+  if (error == ENOENT || error == ENOTDIR) return NotFound(message);
+  if (error == EACCES || error == EPERM) return PermissionDenied(message);
+  return InvalidInput(message);
 }
 
 absl::Status NotRegular(const std::string& path, mode_t mode) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(path, ": is ", S_ISDIR(mode) ? "a directory" : "not a regular file"));
+  return InvalidInput(path, ": is ", S_ISDIR(mode) ? "a directory" : "not a regular file");
 }
 
 absl::Status SystemError(const std::string& path, const char* what) {
-  return absl::InternalError(absl::StrCat(path, ": cannot ", what, ": ", std::strerror(errno)));
+  return Internal(path, ": cannot ", what, ": ", std::strerror(errno));
 }
 
 // Returns the target of a link, which is replaced while the link stays; other paths unchanged.
@@ -96,9 +95,8 @@ absl::StatusOr<std::string> ReadRegularFile(const std::string& path, int64_t max
   if (fstat(file, &info) != 0) return ReadError(path, errno);
   if (!S_ISREG(info.st_mode)) return NotRegular(path, info.st_mode);
   if (info.st_size > max_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(path, ": has ",
-                                                   static_cast<int64_t>(info.st_size),
-                                                   " bytes, at most ", max_bytes, " are read"));
+    return InvalidInput(path, ": has ", static_cast<int64_t>(info.st_size), " bytes, at most ",
+                        max_bytes, " are read");
   }
   std::string bytes(static_cast<size_t>(info.st_size), '\0');
   size_t done = 0;

@@ -1,6 +1,5 @@
 // Whole files, read with a limit and written so that a reader sees the old or the new one.
-#ifndef EPLB_BASE_FILES_H_
-#define EPLB_BASE_FILES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -49,5 +48,3 @@ absl::Status InLine(const std::string& path, int64_t line, const absl::Status& s
 absl::Status WriteFileAtomically(const std::string& path, std::string_view content);
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_FILES_H_

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace eplb {
@@ -65,8 +64,8 @@ constexpr Range kUnprintable[] = {
 
 bool IsPrintable(char32_t code) {
   if (code < 0x7F) return code >= ' ';
-  return std::none_of(std::begin(kUnprintable), std::end(kUnprintable),
-                      [code](const Range& r) { return code >= r.first && code <= r.last; });
+  return std::ranges::none_of(kUnprintable,
+                              [code](const Range& r) { return code >= r.first && code <= r.last; });
 }
 
 bool IsLineEndOrTab(char32_t code) { return code >= '\t' && code <= '\r'; }

@@ -1,6 +1,5 @@
 // Text that a peer, a user's file or the environment gave: cut, and made safe to send and to print.
-#ifndef EPLB_BASE_FOREIGN_TEXT_H_
-#define EPLB_BASE_FOREIGN_TEXT_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -32,5 +31,3 @@ std::string Clipped(std::string_view text, size_t most = kMaxText);
 std::string EscapedJson(std::string_view json);
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_FOREIGN_TEXT_H_

@@ -1,7 +1,6 @@
 // Bytes written as hexadecimal digits. (absl::HexStringToBytes differs between the releases of
 // Abseil.)
-#ifndef EPLB_BASE_HEX_H_
-#define EPLB_BASE_HEX_H_
+#pragma once
 
 #include <charconv>
 #include <cstdint>
@@ -27,5 +26,3 @@ inline std::optional<std::string> BytesFromHex(std::string_view hex) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_HEX_H_

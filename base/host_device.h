@@ -1,6 +1,5 @@
 // Marks what both the CPU and the GPU run.
-#ifndef EPLB_BASE_HOST_DEVICE_H_
-#define EPLB_BASE_HOST_DEVICE_H_
+#pragma once
 
 #ifdef __CUDACC__
 #define EPLB_HOST_DEVICE __host__ __device__
@@ -15,5 +14,3 @@
 #else
 #define EPLB_UNROLL
 #endif
-
-#endif  // EPLB_BASE_HOST_DEVICE_H_

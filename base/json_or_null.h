@@ -1,6 +1,5 @@
 // A value that may be absent, as JSON: null if there is none.
-#ifndef EPLB_BASE_JSON_OR_NULL_H_
-#define EPLB_BASE_JSON_OR_NULL_H_
+#pragma once
 
 #include <optional>
 
@@ -14,5 +13,3 @@ nlohmann::ordered_json JsonOrNull(const std::optional<Value>& value) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_JSON_OR_NULL_H_

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 
@@ -242,56 +243,42 @@ class Builder final : public nlohmann::json_sax<nlohmann::json> {
 };
 
 absl::Status WrongKind(std::string_view name, const JsonValue& value, std::string_view expected) {
-  return absl::InvalidArgumentError(absl::StrCat(View(name), name.empty() ? "" : " ", "is ",
-                                                 View(KindName(value.kind)), ", expected ",
-                                                 View(expected)));
+  return InvalidInput(View(name), name.empty() ? "" : " ", "is ", View(KindName(value.kind)),
+                      ", expected ", View(expected));
 }
 
 absl::StatusOr<const JsonValue*> Require(const JsonValue& object, std::string_view key) {
   const JsonValue* value = object.Find(key);
-  if (value == nullptr) return absl::InvalidArgumentError(absl::StrCat(View(key), " is missing"));
+  if (value == nullptr) return InvalidInput(View(key), " is missing");
   return value;
 }
 
 }  // namespace
 
 const JsonValue* JsonValue::Find(std::string_view key) const {
-  const auto found = std::find_if(members.begin(), members.end(),
-                                  [key](const JsonMember& member) { return member.key == key; });
+  const auto found =
+      std::ranges::find_if(members, [key](const JsonMember& member) { return member.key == key; });
   return found == members.end() ? nullptr : &found->value;
 }
 
 std::string_view KindName(JsonValue::Kind kind) {
-  switch (kind) {
-    case Kind::kNull:
-      return "null";
-    case Kind::kBool:
-      return "a boolean";
-    case Kind::kInteger:
-      return "an integer";
-    case Kind::kReal:
-      return "a number";
-    case Kind::kString:
-      return "a string";
-    case Kind::kArray:
-      return "an array";
-    case Kind::kObject:
-      return "an object";
-  }
-  return "unknown";
+  constexpr std::string_view kNames[] = {"null",     "a boolean", "an integer", "a number",
+                                         "a string", "an array",  "an object"};
+  static_assert(std::size(kNames) == static_cast<size_t>(Kind::kObject) + 1);
+  return kNames[static_cast<size_t>(kind)];
 }
 
 absl::StatusOr<JsonValue> ParseJson(std::string_view text, size_t max_keys) {
   if (text.find_first_not_of(" \t\r\n") == std::string_view::npos) {
-    return absl::InvalidArgumentError("empty, expected JSON");
+    return InvalidInput("empty, expected JSON");
   }
   if (text.substr(0, 3) == "\xEF\xBB\xBF") {
-    return absl::InvalidArgumentError("starts with a byte order mark, expected plain UTF-8 JSON");
+    return InvalidInput("starts with a byte order mark, expected plain UTF-8 JSON");
   }
   JsonValue root;
   Builder builder(&root, max_keys);
   if (!nlohmann::json::sax_parse(text.begin(), text.end(), &builder)) {
-    return absl::InvalidArgumentError(builder.error().empty() ? "not JSON" : builder.error());
+    return InvalidInput(builder.error().empty() ? "not JSON" : builder.error());
   }
   return root;
 }
@@ -319,13 +306,11 @@ absl::StatusOr<const JsonNumbers*> AsNumbers(const JsonValue& value, std::string
   if (value.kind != Kind::kArray) return WrongKind(name, value, "an array");
   const JsonNumbers& numbers = value.numbers;
   if (!numbers.problem.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(View(name), numbers.problem, ", expected numbers in ", depth, " levels"));
+    return InvalidInput(View(name), numbers.problem, ", expected numbers in ", depth, " levels");
   }
   if (numbers.children.size() != depth) {
-    return absl::InvalidArgumentError(absl::StrCat(View(name), name.empty() ? "" : " ", "has ",
-                                                   numbers.children.size(),
-                                                   " levels of arrays, expected ", depth));
+    return InvalidInput(View(name), name.empty() ? "" : " ", "has ", numbers.children.size(),
+                        " levels of arrays, expected ", depth);
   }
   return &numbers;
 }
@@ -337,9 +322,9 @@ absl::Status CheckIntegers(const JsonNumbers& numbers, std::string_view name,
       numbers.fraction_index >= 0 &&
       (numbers.too_large_index < 0 || numbers.fraction_index < numbers.too_large_index);
   const int64_t index = fraction ? numbers.fraction_index : numbers.too_large_index;
-  return absl::InvalidArgumentError(absl::StrCat(
-      View(name), PlaceOf(numbers, index), " is ", fraction ? numbers.fraction : numbers.too_large,
-      ", expected ", fraction ? View("an integer") : View(range)));
+  return InvalidInput(View(name), PlaceOf(numbers, index), " is ",
+                      fraction ? numbers.fraction : numbers.too_large, ", expected ",
+                      fraction ? View("an integer") : View(range));
 }
 
 std::string PlaceOf(const JsonNumbers& numbers, int64_t index) {

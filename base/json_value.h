@@ -1,7 +1,6 @@
 // A strict JSON reader for files full of numbers: nested number arrays stay flat, so that a load of
 // millions of counts costs 8 bytes a count.
-#ifndef EPLB_BASE_JSON_VALUE_H_
-#define EPLB_BASE_JSON_VALUE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -92,5 +91,3 @@ std::string PlaceOf(const JsonNumbers& numbers, int64_t index);
 std::string JsonQuote(std::string_view text);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_BASE_JSON_VALUE_H_

@@ -1,7 +1,6 @@
 // The daemon's time: wall time at start plus what the monotonic clock has counted since, so that a
 // step of the wall clock moves no deadline.
-#ifndef EPLB_BASE_MONOTONIC_CLOCK_H_
-#define EPLB_BASE_MONOTONIC_CLOCK_H_
+#pragma once
 
 #include <chrono>
 
@@ -17,5 +16,3 @@ inline absl::Time MonotonicNow() {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_MONOTONIC_CLOCK_H_

@@ -1,6 +1,5 @@
 // Numbers with a unit, as people write them on a command line: "88MB", "5%", "500ms".
-#ifndef EPLB_BASE_QUANTITY_H_
-#define EPLB_BASE_QUANTITY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -34,5 +33,3 @@ inline constexpr char kFractionExpected[] = "a number such as 0.05 or 5%";
 std::optional<double> ParseNanoseconds(std::string_view text, double bare_ns);
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_QUANTITY_H_

@@ -1,7 +1,6 @@
 // One propagation macro pair; same names and meaning as absl/status/status_macros.h (LTS
 // 20260526+), which the pinned Abseil does not have yet. Delete this file when it does.
-#ifndef EPLB_BASE_STATUS_MACROS_H_
-#define EPLB_BASE_STATUS_MACROS_H_
+#pragma once
 
 #include <utility>
 
@@ -24,5 +23,3 @@
   auto tmp = (expr);                               \
   if (!tmp.ok()) return std::move(tmp).status();   \
   lhs = *std::move(tmp)
-
-#endif

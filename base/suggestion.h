@@ -1,6 +1,5 @@
 // Which known name was probably meant: for messages about a key, a flag, a command or a policy.
-#ifndef EPLB_BASE_SUGGESTION_H_
-#define EPLB_BASE_SUGGESTION_H_
+#pragma once
 
 #include <span>
 #include <string>
@@ -14,5 +13,3 @@ namespace eplb {
 std::string Suggestion(std::string_view name, std::span<const std::string> known);
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_SUGGESTION_H_

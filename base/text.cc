@@ -1,10 +1,8 @@
 #include "base/text.h"
 
-#include <cmath>
 #include <cstring>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 namespace eplb {

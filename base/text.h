@@ -1,6 +1,5 @@
 // Pieces of text that messages of every room share.
-#ifndef EPLB_BASE_TEXT_H_
-#define EPLB_BASE_TEXT_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -52,5 +51,3 @@ std::string CountText(int64_t count, const char* one);
 inline double FiniteOrZero(double value) { return std::isfinite(value) ? value : 0; }
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_TEXT_H_

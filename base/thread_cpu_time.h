@@ -1,6 +1,5 @@
 // The processor time that a thread has used, whoever else had the processor meanwhile.
-#ifndef EPLB_BASE_THREAD_CPU_TIME_H_
-#define EPLB_BASE_THREAD_CPU_TIME_H_
+#pragma once
 
 #include <ctime>
 
@@ -17,5 +16,3 @@ inline absl::Duration ThreadCpuTime() {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_THREAD_CPU_TIME_H_

@@ -11,6 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
+
 namespace eplb {
 namespace {
 
@@ -54,9 +56,8 @@ absl::Status CheckThreadRoom(int count) {
   }
   for (const pthread_t thread : threads) (void)pthread_join(thread, nullptr);
   if (error == 0) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("only ", threads.size(), " of ", count,
-                   " threads can be started: ", std::strerror(error), " (", Limits(), ")"));
+  return ResourceExhausted("only ", threads.size(), " of ", count,
+                           " threads can be started: ", std::strerror(error), " (", Limits(), ")");
 }
 
 }  // namespace eplb

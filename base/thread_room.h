@@ -1,6 +1,5 @@
 // Checks that this process may start the threads that it is about to need.
-#ifndef EPLB_BASE_THREAD_ROOM_H_
-#define EPLB_BASE_THREAD_ROOM_H_
+#pragma once
 
 #include "absl/status/status.h"
 
@@ -12,5 +11,3 @@ namespace eplb {
 absl::Status CheckThreadRoom(int count);
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_THREAD_ROOM_H_

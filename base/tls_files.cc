@@ -16,6 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb::wire {
@@ -37,7 +38,7 @@ int NoPassword(char* /*buffer*/, int /*size*/, int /*writing*/, void* /*context*
 
 absl::Status Bad(const std::string& path, std::string_view what) {
   ERR_clear_error();
-  return absl::InvalidArgumentError(absl::StrCat(path, ": ", std::string(what)));
+  return InvalidInput(path, ": ", std::string(what));
 }
 
 absl::StatusOr<Bio> Open(const std::string& path) {
@@ -95,8 +96,7 @@ absl::Status CheckTlsFiles(const TlsFiles& files) {
       {"CA file", &files.ca}, {"certificate", &files.cert}, {"key", &files.key}};
   for (const auto& [what, path] : names) {
     if (!path->empty()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("TLS: the ", what, " is not set; TLS needs CA file, certificate and key"));
+    return InvalidInput("TLS: the ", what, " is not set; TLS needs CA file, certificate and key");
   }
   EPLB_ASSIGN_OR_RETURN(const Certificate certificate, ReadCertificate(files.cert));
   EPLB_ASSIGN_OR_RETURN(const Key key, ReadKey(files.key));

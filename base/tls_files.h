@@ -1,6 +1,5 @@
 // The PEM files of TLS, as both ends of the wire name and check them.
-#ifndef EPLB_BASE_TLS_FILES_H_
-#define EPLB_BASE_TLS_FILES_H_
+#pragma once
 
 #include <string>
 
@@ -34,5 +33,3 @@ absl::Status CheckTlsFiles(const TlsFiles& files);
 absl::StatusOr<absl::Time> CertificateExpiry(const std::string& path);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_BASE_TLS_FILES_H_

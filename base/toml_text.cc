@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/foreign_text.h"
 
 namespace eplb::wire {
@@ -80,7 +79,7 @@ int32_t LineWithStrayLetter(std::string_view text) {
     const char first = text.front();
     if (!IsAscii(first)) {
       const std::string_view before = all.substr(0, all.size() - text.size());
-      return 1 + static_cast<int32_t>(std::count(before.begin(), before.end(), '\n'));
+      return 1 + static_cast<int32_t>(std::ranges::count(before, '\n'));
     }
     if (first == '#') {
       text.remove_prefix(std::min(text.find('\n'), text.size()));
@@ -100,16 +99,14 @@ int32_t LineWithStrayLetter(std::string_view text) {
 
 absl::StatusOr<toml::table> ParseToml(const std::string& file, std::string_view text) {
   const auto error = [&file](int64_t line, std::string_view why) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ":", line, ": not TOML: ", std::string(why)));
+    return InvalidInput(file, ":", line, ": not TOML: ", std::string(why));
   };
   // An optional mark of UTF-8 at the start is no letter.
   constexpr std::string_view kByteOrderMark = "\xEF\xBB\xBF";
   if (text.starts_with(kByteOrderMark)) text.remove_prefix(kByteOrderMark.size());
   if (const int32_t line = LineWithStrayLetter(text); line > 0) {
     return error(line,
-                 "a letter that is not ASCII outside strings and comments, or behind a "
-                 "backslash");
+                 "a letter that is not ASCII outside strings and comments, or behind a backslash");
   }
   toml::parse_result result = toml::parse(text);
   if (result) return std::move(result).table();

@@ -1,6 +1,5 @@
 // The one way from a user's TOML file to a table: toml++ 3.3 must not see every text.
-#ifndef EPLB_BASE_TOML_TEXT_H_
-#define EPLB_BASE_TOML_TEXT_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -18,5 +17,3 @@ namespace eplb::wire {
 absl::StatusOr<toml::table> ParseToml(const std::string& file, std::string_view text);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_BASE_TOML_TEXT_H_

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <type_traits>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -131,12 +130,11 @@ std::optional<Scalar> WordRange::Read(const WrittenValue& written) const {
 
 bool WordRange::Holds(const Scalar& value) const {
   const auto* text = std::get_if<std::string>(&value);
-  return text != nullptr && !text->empty() &&
-         std::find(words.begin(), words.end(), *text) != words.end();
+  return text != nullptr && !text->empty() && std::ranges::find(words, *text) != words.end();
 }
 
 std::string WordRange::Expected() const {
-  const auto count = std::find(words.begin(), words.end(), "") - words.begin();
+  const auto count = std::ranges::find(words, "") - words.begin();
   std::string expected;
   for (int64_t i = 0; i < count; ++i) {
     const char* between = i == 0 ? "" : i + 1 == count ? " or " : ", ";

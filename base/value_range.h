@@ -1,7 +1,6 @@
 // Ranges of settings: each reads a written value, checks a value that a program holds, and
 // describes in words what it expects.
-#ifndef EPLB_BASE_VALUE_RANGE_H_
-#define EPLB_BASE_VALUE_RANGE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -99,5 +98,3 @@ struct TextRange {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_VALUE_RANGE_H_

@@ -1,7 +1,6 @@
 // A check that a thread makes while one of its calls waits, such as for signals of the caller's
 // language.
-#ifndef EPLB_BASE_WAIT_CHECK_H_
-#define EPLB_BASE_WAIT_CHECK_H_
+#pragma once
 
 #include <functional>
 
@@ -37,5 +36,3 @@ class WaitCheck {
 absl::Status CheckWait(bool now = false);
 
 }  // namespace eplb
-
-#endif  // EPLB_BASE_WAIT_CHECK_H_

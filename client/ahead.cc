@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
@@ -37,10 +38,9 @@ absl::Status Client::Impl::CheckRowsStay(const RegisteredTensors& tensors) const
   if (!options_.ahead) return absl::OkStatus();
   for (const ExpertTensor& tensor : tensors.moved) {
     if (tensor.role != TensorRole::kState) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "tensor \"", tensor.name,
-        "\" is state, which steps change; the option ahead is for experts that nothing changes: "
-        "drop it, or register weights alone"));
+    return InvalidInput("tensor \"", tensor.name,
+                        "\" is state, which steps change; the option ahead is for experts that "
+                        "nothing changes: drop it, or register weights alone");
   }
   return absl::OkStatus();
 }
@@ -122,7 +122,7 @@ absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
     if (timer_) timer_->AddSpan("check", began);
     if (!same.ok()) staged = std::move(same);
     if (staged.ok() && !result.reason.empty()) {  // VoteNo gave it
-      staged = absl::FailedPreconditionError(result.reason);
+      staged = FailedPrecondition(result.reason);
     }
     // Not where staging failed: bytes that were damaged on their way say nothing of the steps.
     ahead_promise_broken_ = absl::IsDataLoss(staged.status());

@@ -3,10 +3,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/split/source_quotas.h"
@@ -16,12 +16,11 @@ namespace {
 
 absl::Status CheckLayer(const Topology& topology, LayerId layer) {
   if (layer.value >= 0 && layer.value < topology.num_layers()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("layer is ", layer.value, ", expected 0..", topology.num_layers() - 1));
+  return InvalidInput("layer is ", layer.value, ", expected 0..", topology.num_layers() - 1);
 }
 
 absl::Status Wrong(LayerId layer, const std::string& what) {
-  return absl::InvalidArgumentError(absl::StrCat("layer ", layer.value, ": ", what));
+  return InvalidInput("layer ", layer.value, ": ", what);
 }
 
 // what: "counts" of each expert, or "quotas" of each slot.
@@ -207,9 +206,8 @@ absl::StatusOr<std::span<const int64_t>> BatchSplits::TotalsOf(LayerId layer,
         const int64_t count = counts.by_gpu[row + expert];
         // So that no sum of SplitGraph::kMaxGpus rows can overflow.
         if (count < 0 || count > kMaxSplitTokens) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("layer ", layer.value, ": expert ", expert, " has ", count,
-                           " tokens of GPU ", row / experts, ", expected 0..", kMaxSplitTokens));
+          return InvalidInput("layer ", layer.value, ": expert ", expert, " has ", count,
+                              " tokens of GPU ", row / experts, ", expected 0..", kMaxSplitTokens);
         }
         sums_[expert] += count;
       }
@@ -219,9 +217,8 @@ absl::StatusOr<std::span<const int64_t>> BatchSplits::TotalsOf(LayerId layer,
   int64_t sum = 0;
   for (size_t expert = 0; expert < totals.size(); ++expert) {
     if (totals[expert] < 0 || totals[expert] > kMaxSplitTokens - sum) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer.value, ": expert ", expert, " has ", totals[expert],
-                       " tokens, expected 0 or more and a sum of at most ", kMaxSplitTokens));
+      return InvalidInput("layer ", layer.value, ": expert ", expert, " has ", totals[expert],
+                          " tokens, expected 0 or more and a sum of at most ", kMaxSplitTokens);
     }
     sum += totals[expert];
   }
@@ -240,9 +237,8 @@ absl::Status BatchSplits::WriteOwn(LayerId layer, const BatchCounts& counts,
     const int64_t before = counts.before[expert];
     const int64_t mine = counts.mine[expert];
     if (before >= 0 && mine >= 0 && before <= total && mine <= total - before) continue;
-    return absl::InvalidArgumentError(absl::StrCat("layer ", layer.value, ": expert ", expert,
-                                                   " has ", before, " tokens of lower ranks and ",
-                                                   mine, " of this one, ", total, " in all"));
+    return InvalidInput("layer ", layer.value, ": expert ", expert, " has ", before,
+                        " tokens of lower ranks and ", mine, " of this one, ", total, " in all");
   }
   OwnQuotasByPrefix(batch, counts.before, counts.mine, target.own);
   return absl::OkStatus();

@@ -1,7 +1,6 @@
 // The exact splits of batches under a placement, as a client and the C ABI make them: checked,
 // never partly written, and prepared anew when another placement is shown.
-#ifndef EPLB_CLIENT_BATCH_SPLITS_H_
-#define EPLB_CLIENT_BATCH_SPLITS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -81,5 +80,3 @@ class BatchSplits {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_BATCH_SPLITS_H_

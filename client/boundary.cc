@@ -1,10 +1,10 @@
 // Client::StepBoundary: the vote, the chunk and the switch.
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
@@ -17,11 +17,10 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   if (disabled_) return result;
   EPLB_RETURN_IF_ERROR(ended_);
   if (executor_ == nullptr) {
-    return absl::FailedPreconditionError("StepBoundary was called before RegisterExperts");
+    return FailedPrecondition("StepBoundary was called before RegisterExperts");
   }
   if (step != next_step_) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("StepBoundary of step ", step, ", expected ", next_step_));
+    return FailedPrecondition("StepBoundary of step ", step, ", expected ", next_step_);
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried("StepBoundary"));
   boundary_began_ = MonotonicNow();
@@ -59,7 +58,7 @@ absl::Status Client::Impl::CheckStream(void* stream) const {
     return absl::IsFailedPrecondition(checked) ? checked : absl::OkStatus();
   }
   if (stream == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(
+  return FailedPrecondition(
       "stream must be null: the expert tensors are in host memory. Synchronize your stream before "
       "StepBoundary.");
 }
@@ -115,10 +114,9 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   const VoteDecision decision = member_->Decide(*minimum);
   if (decision.outcome == VoteOutcome::kDiverged) {
     return End(step,
-               absl::DataLossError(absl::StrCat(
-                   "after step ", step, " the ranks run different placements, this rank version ",
-                   running_.version, " ", running_.digest.Hex(),
-                   "; the run ends, restart it from a checkpoint")),
+               DataLoss("after step ", step,
+                        " the ranks run different placements, this rank version ", running_.version,
+                        " ", running_.digest.Hex(), "; the run ends, restart it from a checkpoint"),
                target);
   }
   const bool agreed = decision.outcome == VoteOutcome::kRunChunk;
@@ -182,7 +180,7 @@ absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
   posts_before_vote_ = num_posts_;
   if ((*minimum)[1] != version || (*minimum)[2] != -version) {
     executor_->Discard();
-    return End(step, absl::DataLossError("the ranks staged different versions"), &proposal);
+    return End(step, DataLoss("the ranks staged different versions"), &proposal);
   }
   if ((*minimum)[0] == 1) {
     result.sent_bytes = staged->sent_bytes;
@@ -210,10 +208,9 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   if (timer_) timer_->AddSpan("commit", began);
   if (!switched.ok()) {
     return End(step,
-               absl::DataLossError(absl::StrCat("after step ", step, " version ", propose.version,
-                                                " was agreed on, but its rows could not be put "
-                                                "into their slots: ",
-                                                switched.message())),
+               DataLoss("after step ", step, " version ", propose.version,
+                        " was agreed on, but its rows could not be put into their slots: ",
+                        switched.message()),
                &proposal);
   }
   running_ = {.version = propose.version, .digest = propose.digest, .placement = proposal.target};
@@ -252,9 +249,7 @@ void Client::Impl::TellTransport() {
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
-  if (!executor_->may_vote()) {
-    return End(step, WritesGoOn(result.reason), &proposal);
-  }
+  if (!executor_->may_vote()) return End(step, WritesGoOn(result.reason), &proposal);
   ++dropped_chunks_;
   if (timer_) timer_->SetOutcome("dropped");
   log_.Write({.event = "drop",
@@ -270,12 +265,10 @@ absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, Boundary
 
 absl::Status Client::Impl::WritesGoOn(std::string_view why) const {
   const RankId self{options_.rank};
-  return MissingRanksError(
-      "the second vote", std::span(&self, 1),
-      absl::StrCat(
-          "this rank cannot stop its pending writes into other ranks' staging and leaves the "
-          "run; cause: ",
-          std::string(why)));
+  return MissingRanksError("the second vote", std::span(&self, 1),
+                           absl::StrCat("this rank cannot stop its pending writes into other "
+                                        "ranks' staging and leaves the run; cause: ",
+                                        std::string(why)));
 }
 
 absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {

@@ -11,6 +11,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
@@ -48,9 +49,9 @@ std::string Named(std::span<const LayerId> layers) {
 
 absl::Status Client::Impl::CheckNotCarried(const char* name) const {
   if (carried_ == nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      name, ": the rows of the experts were carried to placement ", row_tables_->view().digest,
-      ", version ", running_.version, " is in force; carry them back first"));
+  return FailedPrecondition(name, ": the rows of the experts were carried to placement ",
+                            row_tables_->view().digest, ", version ", running_.version,
+                            " is in force; carry them back first");
 }
 
 absl::StatusOr<Placement> Client::Impl::TargetOf(
@@ -58,9 +59,9 @@ absl::StatusOr<Placement> Client::Impl::TargetOf(
   const IndexMatrix& here = running_.placement->physical_to_logical_map();
   if (physical_to_logical_map.empty()) return *running_.placement;
   if (std::ssize(physical_to_logical_map) != here.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "carry: the placement has ", physical_to_logical_map.size(), " entries, expected ",
-        here.rows(), " layers * ", here.cols(), " slots = ", here.size()));
+    return InvalidInput("carry: the placement has ", physical_to_logical_map.size(),
+                        " entries, expected ", here.rows(), " layers * ", here.cols(),
+                        " slots = ", here.size());
   }
   // With its own order of replicas.
   if (std::equal(physical_to_logical_map.begin(), physical_to_logical_map.end(), here.data())) {
@@ -78,9 +79,8 @@ absl::Status Client::Impl::NameDifference(const char* what, int64_t mine, int64_
   const absl::StatusOr<std::vector<int64_t>> first =
       control_->AllReduceMin(ranks, options_.vote_deadline);
   if (!first.ok()) return End(next_step_ - 1, first.status(), /*target=*/nullptr);
-  return absl::FailedPreconditionError(absl::StrCat("carry: ", what, " differs: rank ",
-                                                    first->front(), " has another one than rank ",
-                                                    first->back(), "; nothing was moved"));
+  return FailedPrecondition("carry: ", what, " differs: rank ", first->front(),
+                            " has another one than rank ", first->back(), "; nothing was moved");
 }
 
 absl::Status Client::Impl::AgreeOnCarry(const Digest& target, const absl::Status& mine) {
@@ -93,10 +93,8 @@ absl::Status Client::Impl::AgreeOnCarry(const Digest& target, const absl::Status
   const std::vector<int64_t>& found = *least;
   EPLB_RETURN_IF_ERROR(mine);
   if (found[0] != kNoRank) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("carry: rank ", found[0],
-                     " cannot carry its rows, and its error tells why; nothing was "
-                     "moved"));
+    return FailedPrecondition("carry: rank ", found[0],
+                              " cannot carry its rows, and its error tells why; nothing was moved");
   }
   if (found[3] != -found[4]) return NameDifference("the next step", next_step_, found[3]);
   if (found[1] != -found[2]) return NameDifference("the placement", bits, found[1]);
@@ -124,11 +122,11 @@ absl::Status Client::Impl::StageOnAllRanks(const MigrationPlan& plan, const std:
   const std::string why =
       staged.ok() ? "the transfer failed on another rank" : std::string(staged.status().message());
   if (!executor_->may_vote()) return End(next_step_ - 1, WritesGoOn(why), /*target=*/nullptr);
-  return absl::UnavailableError(absl::StrCat(what, " could not be moved: ", why));
+  return Unavailable(what, " could not be moved: ", why);
 }
 
 absl::Status Client::Impl::EndAsMoved(const std::string& why) {
-  const absl::Status lost = absl::DataLossError(why);
+  const absl::Status lost = DataLoss(why);
   if (ended_.ok()) return End(next_step_ - 1, lost, /*target=*/nullptr);
   return ended_ = lost;
 }
@@ -139,8 +137,7 @@ absl::Status Client::Impl::CarryLayers(std::span<const LayerId> layers, const Pl
   EPLB_RETURN_IF_ERROR(StageOnAllRanks(plan, Named(layers)));
   if (const absl::Status placed = executor_->Commit(stream_); !placed.ok()) {
     return End(next_step_ - 1,
-               absl::DataLossError(absl::StrCat(
-                   Named(layers), " could not be put into their slots: ", placed.message())),
+               DataLoss(Named(layers), " could not be put into their slots: ", placed.message()),
                /*target=*/nullptr);
   }
   if (derived_.empty()) return absl::OkStatus();
@@ -155,9 +152,7 @@ absl::Status Client::Impl::CarryLayers(std::span<const LayerId> layers, const Pl
 absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_map, void* stream) {
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
-  if (executor_ == nullptr) {
-    return absl::FailedPreconditionError("Carry was called before RegisterExperts");
-  }
+  if (executor_ == nullptr) return FailedPrecondition("Carry was called before RegisterExperts");
   absl::StatusOr<Placement> target = TargetOf(physical_to_logical_map);
   absl::Status mine = target.status();
   mine.Update(CheckStream(stream));

@@ -5,14 +5,13 @@
 #include <utility>
 
 #include "absl/time/clock.h"
-#include "absl/time/time.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/thread_room.h"
 #include "client/client_impl.h"
 #include "client/fork_guard.h"
 #include "client/options.h"
-#include "client/rows/paths/device_transports.h"
 #include "client/session/daemon_all_gather.h"
 #include "client/session/log_line.h"
 #include "client/session/unary_calls.h"
@@ -153,8 +152,8 @@ absl::Status Client::Record(int32_t layer, std::span<const int64_t> counts) {
 absl::StatusOr<SplitFigures> Client::Split(int32_t layer, const BatchCounts& counts,
                                            std::span<int64_t> quotas, std::span<int64_t> own) {
   if (!IsForkedCopy()) return impl_->Split(layer, counts, quotas, own);
-  std::fill(quotas.begin(), quotas.end(), 0);
-  std::fill(own.begin(), own.end(), 0);
+  std::ranges::fill(quotas, 0);
+  std::ranges::fill(own, 0);
   return SplitFigures{};
 }
 
@@ -341,10 +340,9 @@ std::vector<int32_t> Client::Impl::ReportedLayers() const {
 absl::Status Client::Impl::CheckHeld(const char* what, int32_t layer) const {
   const bool known = layer >= 0 && layer < std::ssize(pipeline_stage_of_layer_);
   if (!known || Holds(layer)) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " of layer ", layer, ": it is registered by pipeline stage ",
-                   pipeline_stage_of_layer_[static_cast<size_t>(layer)],
-                   ", this rank is of pipeline stage ", grid_.PipelineStageOf(rank())));
+  return InvalidInput(what, " of layer ", layer, ": it is registered by pipeline stage ",
+                      pipeline_stage_of_layer_[static_cast<size_t>(layer)],
+                      ", this rank is of pipeline stage ", grid_.PipelineStageOf(rank()));
 }
 
 absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts) {
@@ -372,7 +370,7 @@ absl::Status Client::Impl::RecordSplit(int32_t layer, std::span<const int64_t> q
   EPLB_RETURN_IF_ERROR(ended_);
   EPLB_RETURN_IF_ERROR(CheckNotCarried("RecordSplit"));
   if (SplitOf(options_) != SplitMode::kBatch) {
-    return absl::FailedPreconditionError(
+    return FailedPrecondition(
         "RecordSplit was called, but the client's option split is \"equal\", expected \"batch\"");
   }
   EPLB_RETURN_IF_ERROR(CheckHeld("quotas", layer));
@@ -410,7 +408,7 @@ void Client::Impl::Close(std::string_view reason) {
         {.reason = std::string(reason), .missing_ranks = {}, .failed = reason != kFinished});
   }
   if (ended_.ok()) {
-    ended_ = absl::FailedPreconditionError("the client is closed");
+    ended_ = FailedPrecondition("the client is closed");
     log_.FlushSteps();
     log_.WriteStop({.event = "stop",
                     .step = next_step_ - 1,

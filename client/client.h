@@ -11,8 +11,7 @@
 //   client->Close("finished");
 //
 // docs/counting-on-the-gpu.md shows how routers on a GPU count and route.
-#ifndef EPLB_CLIENT_CLIENT_H_
-#define EPLB_CLIENT_CLIENT_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -471,5 +470,3 @@ class Client {
 AllGather MakeDaemonAllGather(const ClientOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLIENT_H_

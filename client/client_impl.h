@@ -1,6 +1,5 @@
 // The state of a Client on one rank.
-#ifndef EPLB_CLIENT_CLIENT_IMPL_H_
-#define EPLB_CLIENT_CLIENT_IMPL_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -307,5 +306,3 @@ struct Client::Impl {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLIENT_IMPL_H_

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
 #include "client/slot_outputs.h"
@@ -18,7 +19,7 @@ absl::Status Client::Impl::CheckExperts(const ExpertProbe& probe, void* stream) 
   if (disabled_) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
   if (executor_ == nullptr) {
-    return absl::FailedPreconditionError("CheckExperts was called before RegisterExperts");
+    return FailedPrecondition("CheckExperts was called before RegisterExperts");
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried("CheckExperts"));
   EPLB_RETURN_IF_ERROR(StopAheadTogether("the experts were checked before the next vote"));
@@ -47,17 +48,16 @@ absl::Status Client::Impl::CheckLayer(LayerId layer, const ExpertProbe& probe) {
                         all_gather_(EncodeOutputs(outputs)));
   EPLB_RETURN_IF_ERROR(failure);
   if (static_cast<int32_t>(answers.size()) != options_.world_size) {
-    return absl::FailedPreconditionError(absl::StrCat("check: the all-gather gave ", answers.size(),
-                                                      " answers, world_size is ",
-                                                      options_.world_size));
+    return FailedPrecondition("check: the all-gather gave ", answers.size(),
+                              " answers, world_size is ", options_.world_size);
   }
   std::vector<SlotOutputs> ranks;
   for (size_t rank = 0; rank < answers.size(); ++rank) {
     absl::StatusOr<SlotOutputs> said = DecodeOutputs(answers[rank]);
     if (!said.ok()) {
-      return absl::FailedPreconditionError(absl::StrCat(
+      return FailedPrecondition(
           "check: rank ", rank,
-          " called another collective, or runs another version: ", said.status().message()));
+          " called another collective, or runs another version: ", said.status().message());
     }
     ranks.push_back(*std::move(said));
   }
@@ -92,9 +92,8 @@ absl::Status Client::Impl::MoveForCheck(LayerId layer, const Placement& from, co
       StageOnAllRanks(plan, absl::StrCat("check: the rows of layer ", layer.value)));
   if (const absl::Status switched = Switch({&layer, 1}, to); !switched.ok()) {
     return End(next_step_ - 1,
-               absl::DataLossError(
-                   absl::StrCat("check: the rows of layer ", layer.value,
-                                " could not be put into their slots: ", switched.message())),
+               DataLoss("check: the rows of layer ", layer.value,
+                        " could not be put into their slots: ", switched.message()),
                /*target=*/nullptr);
   }
   Show({.version = running_.version,

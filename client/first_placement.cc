@@ -7,6 +7,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/options.h"
 #include "client/session/log_line.h"
@@ -34,15 +35,14 @@ absl::StatusOr<RunningPlacement> Named(const std::string& path, const Topology& 
   std::optional<Placement> placement;
   if (absl::EndsWith(path, ".jsonl")) {
     EPLB_ASSIGN_OR_RETURN(std::vector<LoggedPlacement> log, ReadPlacementsLog(path));
-    if (log.empty()) return absl::InvalidArgumentError(absl::StrCat(path, ": no placement in it"));
+    if (log.empty()) return InvalidInput(path, ": no placement in it");
     version = log.back().version;
     placement = std::move(log.back().placement);
   } else {
     EPLB_ASSIGN_OR_RETURN(placement, ReadPlacementFile(path));
   }
   if (!(placement->topology() == topology)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": its placement has another shape than the job"));
+    return InvalidInput(path, ": its placement has another shape than the job");
   }
   return Running(version, *std::move(placement));
 }
@@ -108,8 +108,7 @@ absl::StatusOr<int64_t> FindNumber(const StartFields& fields, std::string_view n
   EPLB_ASSIGN_OR_RETURN(const std::string text, FindField(fields, name));
   int64_t number = 0;
   if (absl::SimpleAtoi(text, &number) && number >= 0) return number;
-  return absl::FailedPreconditionError(
-      absl::StrCat("start: rank 0 sent \"", text, "\" for ", std::string(name)));
+  return FailedPrecondition("start: rank 0 sent \"", text, "\" for ", std::string(name));
 }
 
 // Rank 0's placement on every rank, with its digest checked.
@@ -124,8 +123,8 @@ absl::StatusOr<RunningPlacement> Receive(const StartFields& rank0, const std::st
   EPLB_ASSIGN_OR_RETURN(Placement placement, PlacementFromBytes(topology, received));
   RunningPlacement running = Running(version, std::move(placement));
   if (running.digest.Hex() != digest) {
-    return absl::DataLossError(absl::StrCat("start: rank 0's placement has digest ",
-                                            running.digest.Hex(), ", expected ", digest));
+    return DataLoss("start: rank 0's placement has digest ", running.digest.Hex(), ", expected ",
+                    digest);
   }
   return running;
 }
@@ -209,7 +208,7 @@ void PlacementTables::Update(const RunningPlacement& running) {
   const IndexMatrix& counts = placement.logical_replica_count();
   std::copy_n(slots.data(), slots.size(), physical_to_logical_.begin());
   std::copy_n(counts.data(), counts.size(), replica_count_.begin());
-  std::fill(logical_to_physical_.begin(), logical_to_physical_.end(), -1);
+  std::ranges::fill(logical_to_physical_, -1);
   auto row = logical_to_physical_.begin();
   for (int32_t layer = 0; layer < view_.num_layers; ++layer) {
     for (int32_t expert = 0; expert < view_.num_experts; ++expert, row += view_.max_replicas) {

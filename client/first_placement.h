@@ -1,6 +1,5 @@
 // The placement of a job before any decision: rank 0 chooses it alone, and all ranks get it.
-#ifndef EPLB_CLIENT_FIRST_PLACEMENT_H_
-#define EPLB_CLIENT_FIRST_PLACEMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -58,5 +57,3 @@ class PlacementTables {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_FIRST_PLACEMENT_H_

@@ -43,9 +43,7 @@ bool ForkGuard::InForkedChild() const {
 absl::Status EnterGrpc() {
   const int64_t here = NumForks();
   int64_t began = kNever;
-  if (grpc_began_at.compare_exchange_strong(began, here) || began == here) {
-    return absl::OkStatus();
-  }
+  if (grpc_began_at.compare_exchange_strong(began, here) || began == here) return absl::OkStatus();
   return absl::FailedPreconditionError(
       "this process was forked from one that had spoken to a daemon: gRPC does not live on in the "
       "child; start ranks by exec (spawn or forkserver), or fork before the first client connects");

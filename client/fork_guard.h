@@ -1,7 +1,6 @@
 // Detects a fork, because threads do not survive in a child and two processes must not use the
 // parent's connections.
-#ifndef EPLB_CLIENT_FORK_GUARD_H_
-#define EPLB_CLIENT_FORK_GUARD_H_
+#pragma once
 
 #include <cstdint>
 
@@ -27,5 +26,3 @@ class ForkGuard {
 absl::Status EnterGrpc();
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_FORK_GUARD_H_

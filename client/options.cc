@@ -13,6 +13,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/endpoint_source.h"
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "client/rows/control/socket.h"
@@ -56,7 +57,7 @@ Run FromEnvironment() {
 }
 
 absl::Status Bad(std::string_view field, std::string_view what) {
-  return absl::InvalidArgumentError(absl::StrCat(std::string(field), ": ", std::string(what)));
+  return InvalidInput(std::string(field), ": ", std::string(what));
 }
 
 absl::Status CheckName(std::string_view field, const std::string& text, size_t max_length) {
@@ -72,10 +73,10 @@ absl::Status CheckLaunchId(const ClientOptions& o) {
   if (run.id.empty()) return absl::OkStatus();
   absl::Status status = CheckName(run.variable, run.id, kMaxLaunchId);
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat(
-      status.message(), std::string_view(run.variable) == "EPLB_LAUNCH_ID"
-                            ? ""
-                            : ", its step and count of restarts included; or set EPLB_LAUNCH_ID"));
+  return InvalidInput(status.message(),
+                      std::string_view(run.variable) == "EPLB_LAUNCH_ID"
+                          ? ""
+                          : ", its step and count of restarts included; or set EPLB_LAUNCH_ID");
 }
 
 absl::Status CheckRanks(const ClientOptions& o) {
@@ -149,8 +150,7 @@ absl::StatusOr<Topology> CheckOptions(const ClientOptions& o) {
   EPLB_RETURN_IF_ERROR(CheckRanks(o));
   EPLB_RETURN_IF_ERROR(CheckSteps(o));
   EPLB_RETURN_IF_ERROR(CheckDeadlines(o));
-  const bool known = std::find(std::begin(kTransportNames), std::end(kTransportNames),
-                               o.transport) != std::end(kTransportNames);
+  const bool known = std::ranges::find(kTransportNames, o.transport) != std::end(kTransportNames);
   if (!known) {
     return Bad("transport", absl::StrCat("\"", o.transport, "\", expected ",
                                          absl::StrJoin(kTransportNames, ", ")));
@@ -195,9 +195,9 @@ absl::Status CheckDaemonAllGather(const ClientOptions& o) {
   EPLB_RETURN_IF_ERROR(CheckLaunchId(o));
   if (LaunchIdOf(o).empty()) {
     return Bad("run_id",
-               "empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this run: two "
-               "runs of the job could meet at the daemon; set EPLB_LAUNCH_ID, equal on all "
-               "ranks and different for each run");
+               "empty, and neither EPLB_LAUNCH_ID nor torchrun nor SLURM names this run: two runs "
+               "of the job could meet at the daemon; set EPLB_LAUNCH_ID, equal on all ranks and "
+               "different for each run");
   }
   if (o.endpoint.empty()) return Bad("endpoint", "empty, expected that of an eplbd");
   return CheckEndpoints(o.endpoint);
@@ -207,10 +207,7 @@ absl::Status FindDaemons(ClientOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const std::string found,
                         ReadEndpointSource(options.endpoint, {.deadline = options.start_deadline}));
   const absl::StatusOr<std::vector<std::string>> endpoints = wire::SplitEndpoints(found);
-  if (!endpoints.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(options.endpoint, ": ", endpoints.status().message()));
-  }
+  if (!endpoints.ok()) return InvalidInput(options.endpoint, ": ", endpoints.status().message());
   options.endpoint = absl::StrJoin(*endpoints, ",");
   return absl::OkStatus();
 }

@@ -1,6 +1,5 @@
 // ClientOptions checked, and what the environment adds to them.
-#ifndef EPLB_CLIENT_OPTIONS_H_
-#define EPLB_CLIENT_OPTIONS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -70,5 +69,3 @@ bool DisabledByEnvironment();
 std::string DrawHex(int num_bytes);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_OPTIONS_H_

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
@@ -10,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/staging.h"
 
@@ -17,7 +17,7 @@ namespace eplb {
 namespace {
 
 absl::Status Refuse(const ExpertTensorView& view, const char* why) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", view.name, "\": ", why));
+  return InvalidInput("tensor \"", view.name, "\": ", why);
 }
 
 bool HasRows(const ExpertTensorView& view) {
@@ -52,15 +52,15 @@ absl::Status CompareInEpGroup(std::span<const StartFields> of_ep_group, size_t r
   for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
     if (i < here.size() && i < there.size() && here[i] == there[i]) continue;
     const std::string& name = i < there.size() ? there[i].first : here[i].first;
-    return absl::FailedPreconditionError(
-        absl::StrCat("tensors: ", name, " differs inside an EP group: rank ", first, " has ",
-                     ShownField(there, name), ", rank ", rank, " has ", ShownField(here, name)));
+    return FailedPrecondition("tensors: ", name, " differs inside an EP group: rank ", first,
+                              " has ", ShownField(there, name), ", rank ", rank, " has ",
+                              ShownField(here, name));
   }
   return absl::OkStatus();
 }
 
 absl::Status Mismatch(const char* field, const std::string& how) {
-  return absl::FailedPreconditionError(absl::StrCat("tensors: ", field, " ", how));
+  return FailedPrecondition("tensors: ", field, " ", how);
 }
 
 absl::Status RaiseTo(const StartFields& said, const char* name, int64_t& most) {
@@ -107,18 +107,18 @@ absl::StatusOr<std::vector<int32_t>> OwnersOf(std::span<const StartFields> said,
     for (const int32_t layer : layers) {
       int32_t& owner = owners[static_cast<size_t>(layer)];
       if (owner != kNobody) {
-        return absl::FailedPreconditionError(
-            absl::StrCat("tensors: layer ", layer, " is registered by ", RanksOf(grid, owner),
-                         " and by ", RanksOf(grid, pipeline_stage), ", expected one of them"));
+        return FailedPrecondition("tensors: layer ", layer, " is registered by ",
+                                  RanksOf(grid, owner), " and by ", RanksOf(grid, pipeline_stage),
+                                  ", expected one of them");
       }
       owner = pipeline_stage;
     }
   }
-  const auto missing = std::find(owners.begin(), owners.end(), kNobody);
+  const auto missing = std::ranges::find(owners, kNobody);
   if (missing == owners.end()) return owners;
-  return absl::FailedPreconditionError(
-      absl::StrCat("tensors: layer ", missing - owners.begin(), " is registered by none of the ",
-                   grid.pipeline_parallel_size(), " pipeline stages"));
+  return FailedPrecondition("tensors: layer ", missing - owners.begin(),
+                            " is registered by none of the ", grid.pipeline_parallel_size(),
+                            " pipeline stages");
 }
 
 // Returns the value that all ranks with tensors must share. kAny: value of a rank without tensors.

@@ -1,6 +1,5 @@
 // Registered tensors, divided by how they are treated, and checked before ranks compare them.
-#ifndef EPLB_CLIENT_REGISTERED_TENSORS_H_
-#define EPLB_CLIENT_REGISTERED_TENSORS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -56,5 +55,3 @@ absl::StatusOr<JobNeeds> JoinEpGroups(const TensorNeeds& mine,
                                       const RankGrid& grid, int32_t num_layers);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_REGISTERED_TENSORS_H_

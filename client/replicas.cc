@@ -1,12 +1,8 @@
 // Client::ReduceGradients, BroadcastWeights and ExpertSquares: an expert in several slots stays one
 // expert in training.
 #include <algorithm>
-#include <memory>
-#include <string>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
@@ -77,13 +73,13 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
     std::span<const ReplicaRows> rows, void* stream) {
   constexpr char kName[] = "ExpertSquares";
   if (disabled_) {
-    return absl::FailedPreconditionError(
+    return FailedPrecondition(
         "ExpertSquares: with EPLB_DISABLE=1 nothing is carried between ranks");
   }
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
   if (absl::Status fit = CheckSquaresFit(topology_, tensors, StagingBytes()); !fit.ok()) {
-    return absl::ResourceExhaustedError(absl::StrCat(kName, ": ", fit.message()));
+    return ResourceExhausted(kName, ": ", fit.message());
   }
   absl::StatusOr<std::vector<double>> squares =
       expert_squares_->Sum(tensors, MakeEpGroupCall(kName, tensors, stream));
@@ -96,14 +92,10 @@ absl::Status Client::Impl::CheckReplicaCall(const char* name,
                                             ReplicaFlow flow, void* stream) const {
   if (disabled_) return CheckNoReplicas(name, tensors);
   EPLB_RETURN_IF_ERROR(ended_);
-  if (executor_ == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat(name, " was called before RegisterExperts"));
-  }
+  if (executor_ == nullptr) return FailedPrecondition(name, " was called before RegisterExperts");
   if (options_.ahead) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(name,
-                     ": with the option ahead rows move between the votes, and no others "
-                     "can; drop ahead"));
+    return FailedPrecondition(
+        name, ": with the option ahead rows move between the votes, and no others can; drop ahead");
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried(name));
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
@@ -127,10 +119,9 @@ absl::Status Client::Impl::CheckNoReplicas(const char* name,
     if (layer.value < 0 || layer.value >= topology_.num_layers()) continue;
     for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
       if (running_.placement->ReplicaCount(layer, ExpertId{expert}) < 2) continue;
-      return absl::FailedPreconditionError(
-          absl::StrCat(name, ": layer ", layer.value, ": expert ", expert,
-                       " has replicas, and with EPLB_DISABLE=1 nothing is carried between them; "
-                       "train with num_slots = num_experts"));
+      return FailedPrecondition(name, ": layer ", layer.value, ": expert ", expert,
+                                " has replicas, and with EPLB_DISABLE=1 nothing is carried between "
+                                "them; train with num_slots = num_experts");
     }
   }
   return absl::OkStatus();
@@ -159,8 +150,8 @@ absl::Status Client::Impl::EndIfFailed(const char* name, const absl::Status& sta
   if (status.ok()) return status;
   executor_->carrier().Settle();
   return End(next_step_ - 1,
-             absl::AbortedError(absl::StrCat(name, " before the boundary of step ", next_step_,
-                                             " failed half-way: ", status.message())),
+             Aborted(name, " before the boundary of step ", next_step_,
+                     " failed half-way: ", status.message()),
              /*target=*/nullptr);
 }
 

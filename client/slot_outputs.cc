@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <optional>
-#include <string>
 #include <utility>
 
 #include "absl/strings/numbers.h"
@@ -10,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/start.h"
 
@@ -21,7 +21,7 @@ constexpr char kPage[] = " (docs/registering-tensors.md)";
 absl::Status ParseOutputs(const std::string& text, std::vector<uint64_t>& outputs) {
   for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &outputs.emplace_back())) {
-      return absl::InvalidArgumentError(absl::StrCat("\"", word, "\" is not an output"));
+      return InvalidInput("\"", word, "\" is not an output");
     }
   }
   return absl::OkStatus();
@@ -49,9 +49,8 @@ class EpGroupResult {
         known[expert] = output;
         first[expert] = slot;
       } else if (known[expert] != output) {
-        return absl::InvalidArgumentError(
-            absl::StrCat(Expert(expert), "'s replicas in ", Named(first[expert]), " and ",
-                         Named(slot), " give different outputs before anything moves", kPage));
+        return InvalidInput(Expert(expert), "'s replicas in ", Named(first[expert]), " and ",
+                            Named(slot), " give different outputs before anything moves", kPage);
       }
     }
     for (const SlotId slot : Used()) {
@@ -65,14 +64,13 @@ class EpGroupResult {
       if (At(slot, &SlotOutputs::back) == known[expert]) continue;
       return Changed(expert, absl::StrCat("moved away from ", Named(slot), " and back"));
     }
-    const bool all_equal = std::all_of(known.begin(), known.end(),
-                                       [&](const auto& output) { return output == known[0]; });
+    const bool all_equal =
+        std::ranges::all_of(known, [&](const auto& output) { return output == known[0]; });
     if (!all_equal || experts == 1) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("check: layer ", layer_.value,
-                     ": all experts give the same output, so nothing can be found; check once "
-                     "their weights differ",
-                     kPage));
+    return FailedPrecondition("check: layer ", layer_.value,
+                              ": all experts give the same output, so nothing can be found; check "
+                              "once their weights differ",
+                              kPage);
   }
 
  private:
@@ -98,9 +96,9 @@ class EpGroupResult {
     return absl::StrCat("slot ", slot.value, " of rank ", RankOf(slot));
   }
   absl::Status Changed(size_t expert, const std::string& how) const {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Expert(expert), " gives another output when it is ", how,
-                     ": it computes with a tensor that is neither registered nor rebuilt", kPage));
+    return InvalidInput(Expert(expert), " gives another output when it is ", how,
+                        ": it computes with a tensor that is neither registered nor rebuilt",
+                        kPage);
   }
 
   const Placement& here_;
@@ -137,8 +135,7 @@ absl::StatusOr<SlotOutputs> DecodeOutputs(std::string_view text) {
   EPLB_ASSIGN_OR_RETURN(const StartFields fields, DecodeStartFields(text));
   constexpr size_t kNumFields = 4;
   if (fields.size() != kNumFields) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(fields.size(), " fields, expected ", kNumFields));
+    return InvalidInput(fields.size(), " fields, expected ", kNumFields);
   }
   SlotOutputs outputs{.error = fields[0].second, .before = {}, .moved = {}, .back = {}};
   EPLB_RETURN_IF_ERROR(ParseOutputs(fields[1].second, outputs.before));
@@ -158,14 +155,13 @@ absl::Status CompareOutputs(const CheckedLayer& checked, std::span<const SlotOut
     const SlotOutputs& said = ranks[static_cast<size_t>(rank)];
     const std::string where = absl::StrCat("check: layer ", checked.layer.value, ": ");
     if (!said.error.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(where, "the probe failed on rank ", rank, ": ", said.error));
+      return FailedPrecondition(where, "the probe failed on rank ", rank, ": ", said.error);
     }
     const auto slots = static_cast<size_t>(topology.SlotsOf(grid.GpuOf(RankId{rank})));
     for (const std::vector<uint64_t>* outputs : {&said.before, &said.moved, &said.back}) {
       if (outputs->size() == slots) continue;
-      return absl::InternalError(absl::StrCat(where, "rank ", rank, " spoke of ", outputs->size(),
-                                              " slots, it has ", slots));
+      return Internal(where, "rank ", rank, " spoke of ", outputs->size(), " slots, it has ",
+                      slots);
     }
   }
   for (int32_t ep_group = 0; ep_group < grid.num_ep_groups(); ++ep_group) {

@@ -1,7 +1,6 @@
 // The outputs of a layer's experts before, during and after a move by one slot: a change shows a
 // tensor that was not registered.
-#ifndef EPLB_CLIENT_SLOT_OUTPUTS_H_
-#define EPLB_CLIENT_SLOT_OUTPUTS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -50,5 +49,3 @@ struct CheckedLayer {
 absl::Status CompareOutputs(const CheckedLayer& checked, std::span<const SlotOutputs> ranks);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SLOT_OUTPUTS_H_

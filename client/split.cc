@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "client/client_impl.h"
@@ -40,10 +41,10 @@ absl::Status CompareInGroup(std::span<const RankId> ranks, std::span<const Start
       others.push_back(rank.value);
     }
     if (others.empty()) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("check_counts: ", first[i].first, " differs: rank ", ranks.front().value,
-                     " has ", first[i].second, ", ", ListRanks(others, kMaxDifferingNamed),
-                     others.size() == 1 ? " has " : " have ", other));
+    return FailedPrecondition("check_counts: ", first[i].first, " differs: rank ",
+                              ranks.front().value, " has ", first[i].second, ", ",
+                              ListRanks(others, kMaxDifferingNamed),
+                              others.size() == 1 ? " has " : " have ", other);
   }
   return absl::OkStatus();
 }
@@ -92,12 +93,11 @@ absl::Status Client::Impl::CheckCounts(int32_t layer, std::span<const int64_t> c
                         RunStartRound(round, options_.rank, options_.world_size, all_gather_));
   for (size_t rank = 0; rank < said.size(); ++rank) {
     if (said[rank].size() != round.extra.size()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("check_counts: rank ", rank, " sent something else"));
+      return FailedPrecondition("check_counts: rank ", rank, " sent something else");
     }
     const std::string& error = said[rank].front().second;
     if (error.empty()) continue;
-    return absl::FailedPreconditionError(absl::StrCat("check_counts: rank ", rank, ": ", error));
+    return FailedPrecondition("check_counts: rank ", rank, ": ", error);
   }
   for (int32_t ep_group = 0; ep_group < grid_.num_ep_groups(); ++ep_group) {
     EPLB_RETURN_IF_ERROR(CompareInGroup(grid_.RanksOf(ep_group), said));

@@ -5,9 +5,9 @@
 
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -41,15 +41,14 @@ struct Said {
 absl::StatusOr<Said> Parse(const std::string& blob, size_t rank) {
   EPLB_ASSIGN_OR_RETURN(StartFields fields, DecodeStartFields(blob));
   if (fields.empty() || fields.front().first != kError) {
-    return absl::InvalidArgumentError("its message has no fields of a start");
+    return InvalidInput("its message has no fields of a start");
   }
   Said said{.error = fields.front().second, .compared = {}, .extra = {}};
   const auto extra = std::find_if(fields.begin() + 1, fields.end(),
                                   [](const auto& field) { return field.first == kExtra; });
   if (extra == fields.end() || extra->second != absl::StrCat(rank)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the all-gather put rank ",
-                     extra == fields.end() ? "without a number" : extra->second, " there"));
+    return InvalidInput("the all-gather put rank ",
+                        extra == fields.end() ? "without a number" : extra->second, " there");
   }
   said.compared.assign(fields.begin() + 1, extra);
   said.extra.assign(extra + 1, fields.end());
@@ -68,8 +67,8 @@ absl::Status Compare(const std::string& what, std::span<const Said> ranks, size_
   size_t num_fields = 0;
   for (const Said& said : ranks) num_fields = std::max(num_fields, said.compared.size());
   for (size_t i = 0; i < num_fields; ++i) {
-    const auto named = std::find_if(ranks.begin(), ranks.end(),
-                                    [&](const Said& said) { return i < said.compared.size(); });
+    const auto named =
+        std::ranges::find_if(ranks, [&](const Said& said) { return i < said.compared.size(); });
     const std::string& name = named->compared[i].first;
     const std::string expected = ValueAt(ranks[0], i, name);
     std::vector<int32_t> others;
@@ -81,9 +80,8 @@ absl::Status Compare(const std::string& what, std::span<const Said> ranks, size_
       others.push_back(static_cast<int32_t>(first + rank));
     }
     if (others.empty()) continue;
-    return absl::FailedPreconditionError(absl::StrCat(what, ": ", name, " differs", inside,
-                                                      ": rank ", first, " has ", Shown(expected),
-                                                      ", ", Ranks(others), Shown(other)));
+    return FailedPrecondition(what, ": ", name, " differs", inside, ": rank ", first, " has ",
+                              Shown(expected), ", ", Ranks(others), Shown(other));
   }
   return absl::OkStatus();
 }
@@ -105,8 +103,7 @@ absl::StatusOr<StartFields> DecodeStartFields(std::string_view text) {
     const size_t equals = line.find('=');
     std::string value;
     if (equals == absl::string_view::npos || !absl::CUnescape(line.substr(equals + 1), &value)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("\"", Clipped({line.data(), line.size()}, 80), "\" is not field=value"));
+      return InvalidInput("\"", Clipped({line.data(), line.size()}, 80), "\" is not field=value");
     }
     fields.emplace_back(std::string(line.substr(0, equals)), std::move(value));
   }
@@ -124,22 +121,20 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
   EPLB_RETURN_IF_ERROR(round.error);  // said to the others first, so that they stop too
   if (!blobs.ok()) return blobs.status();
   if (static_cast<int32_t>(blobs->size()) != world_size) {
-    return absl::FailedPreconditionError(absl::StrCat(round.what, ": the all-gather gave ",
-                                                      blobs->size(), " answers, world_size is ",
-                                                      world_size));
+    return FailedPrecondition(round.what, ": the all-gather gave ", blobs->size(),
+                              " answers, world_size is ", world_size);
   }
   std::vector<Said> ranks;
   ranks.reserve(blobs->size());
   for (size_t i = 0; i < blobs->size(); ++i) {
     absl::StatusOr<Said> said = Parse((*blobs)[i], i);
     if (!said.ok()) {
-      return absl::FailedPreconditionError(absl::StrCat(
+      return FailedPrecondition(
           round.what, ": rank ", i,
-          " called another collective, or runs another version: ", said.status().message()));
+          " called another collective, or runs another version: ", said.status().message());
     }
     if (!said->error.empty()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat(round.what, ": rank ", i, " cannot start: ", said->error));
+      return FailedPrecondition(round.what, ": rank ", i, " cannot start: ", said->error);
     }
     ranks.push_back(*std::move(said));
   }
@@ -194,8 +189,7 @@ absl::StatusOr<std::string> FindField(const StartFields& fields, std::string_vie
   for (const auto& [field, value] : fields) {
     if (field == name) return value;
   }
-  return absl::FailedPreconditionError(
-      absl::StrCat("start: rank 0 did not send ", std::string(name)));
+  return FailedPrecondition("start: rank 0 did not send ", std::string(name));
 }
 
 std::string PlacementBytes(const Placement& placement) {
@@ -212,8 +206,7 @@ absl::StatusOr<Placement> PlacementFromBytes(const Topology& topology, std::stri
   IndexMatrix ranks(topology.num_layers(), topology.num_slots());
   const size_t half = static_cast<size_t>(slots.size()) * sizeof(int32_t);
   if (bytes.size() != 2 * half) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a placement of ", bytes.size(), " bytes, expected ", 2 * half));
+    return InvalidInput("a placement of ", bytes.size(), " bytes, expected ", 2 * half);
   }
   std::memcpy(slots.data(), bytes.data(), half);
   std::memcpy(ranks.data(), bytes.data() + half, half);
@@ -228,9 +221,8 @@ absl::StatusOr<std::string> BroadcastBytes(std::string_view bytes, size_t num_by
     EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> pieces,
                           all_gather(rank == 0 ? bytes.substr(begin, size) : std::string_view()));
     if (pieces.empty() || pieces.front().size() != size) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("start: rank 0 sent ", pieces.empty() ? 0 : pieces.front().size(),
-                       " bytes of the placement, expected ", size));
+      return FailedPrecondition("start: rank 0 sent ", pieces.empty() ? 0 : pieces.front().size(),
+                                " bytes of the placement, expected ", size);
     }
     received += pieces.front();
   }

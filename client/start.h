@@ -1,10 +1,8 @@
 // The start vote: every rank sends what must be equal as lines "field=value" and compares the lines
 // of all ranks. If one differs, all ranks stop with the same message.
-#ifndef EPLB_CLIENT_START_H_
-#define EPLB_CLIENT_START_H_
+#pragma once
 
 #include <cstdint>
-#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -62,5 +60,3 @@ absl::StatusOr<std::string> BroadcastBytes(std::string_view bytes, size_t num_by
                                            const AllGather& all_gather);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_START_H_

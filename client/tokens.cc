@@ -3,11 +3,9 @@
 #include <algorithm>
 #include <cstddef>
 #include <type_traits>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/row_memory.h"
 #include "cuda/driver_memory.h"
@@ -76,22 +74,21 @@ absl::Status CheckApart(const cuda::CountArgs& choices, const void* slots) {
   if (ids == written || ids + num_bytes <= written || written + num_bytes <= ids) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
+  return InvalidInput(
       "slots shares memory with choices.expert_ids, expected the same array or one apart from it");
 }
 
 // errors: InvalidArgument naming the argument that does not fit the client's placement.
 absl::Status CheckPlace(const DeviceTables& tables, int32_t layer, int32_t num_experts) {
   if (tables.candidates == nullptr) {
-    return absl::FailedPreconditionError("route_tokens was called before register_experts");
+    return FailedPrecondition("route_tokens was called before register_experts");
   }
   if (layer < 0 || layer >= tables.num_layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer is ", layer, ", expected 0..", tables.num_layers - 1));
+    return InvalidInput("layer is ", layer, ", expected 0..", tables.num_layers - 1);
   }
   if (num_experts != tables.num_experts) {
-    return absl::InvalidArgumentError(absl::StrCat("choices.num_experts is ", num_experts,
-                                                   ", the client has ", tables.num_experts));
+    return InvalidInput("choices.num_experts is ", num_experts, ", the client has ",
+                        tables.num_experts);
   }
   return absl::OkStatus();
 }
@@ -99,21 +96,18 @@ absl::Status CheckPlace(const DeviceTables& tables, int32_t layer, int32_t num_e
 // errors: as CheckPlace, for a split.
 absl::Status CheckSplit(const PlacementView& placement, int32_t num_experts, const SplitSlots& to) {
   if (to.layer < 0 || to.layer >= placement.num_layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer is ", to.layer, ", expected 0..", placement.num_layers - 1));
+    return InvalidInput("layer is ", to.layer, ", expected 0..", placement.num_layers - 1);
   }
   if (num_experts != placement.num_experts) {
-    return absl::InvalidArgumentError(absl::StrCat("choices.num_experts is ", num_experts,
-                                                   ", the client has ", placement.num_experts));
+    return InvalidInput("choices.num_experts is ", num_experts, ", the client has ",
+                        placement.num_experts);
   }
   if (std::ssize(to.own) != placement.num_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("split.own has ", to.own.size(), " quotas, expected ", placement.num_slots));
+    return InvalidInput("split.own has ", to.own.size(), " quotas, expected ", placement.num_slots);
   }
   if (to.version == placement.version) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("the split is of placement version ",
-                                                    to.version, ", version ", placement.version,
-                                                    " is in force: split this batch again"));
+  return FailedPrecondition("the split is of placement version ", to.version, ", version ",
+                            placement.version, " is in force: split this batch again");
 }
 
 constexpr int64_t kMostChoices = int64_t{1} << 32;  // more than a call can have
@@ -140,8 +134,8 @@ class QuotaFill {
       for (size_t replica = 0; replica < static_cast<size_t>(counts_[expert]); ++replica) {
         const int64_t quota = left_[SlotOf(expert, replica)];
         if (quota < 0) {
-          return absl::InvalidArgumentError(absl::StrCat("split.own[", SlotOf(expert, replica),
-                                                         "] is ", quota, ", expected 0 or more"));
+          return InvalidInput("split.own[", SlotOf(expert, replica), "] is ", quota,
+                              ", expected 0 or more");
         }
         quotas += std::min(quota, kMostChoices - quotas);  // a larger quota never fits
       }
@@ -163,9 +157,9 @@ class QuotaFill {
     return static_cast<size_t>(slots_[expert * max_replicas_ + replica]);
   }
   absl::Status Wrong(size_t expert, int64_t choices, int64_t quotas) const {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "layer ", layer_, ": expert ", expert, " has ", choices,
-        " choices of this rank, its own quotas sum to ", quotas, ": the split is of other counts"));
+    return InvalidInput("layer ", layer_, ": expert ", expert, " has ", choices,
+                        " choices of this rank, its own quotas sum to ", quotas,
+                        ": the split is of other counts");
   }
 
   const size_t num_experts_;
@@ -196,6 +190,19 @@ void TurnAll(const cuda::CountArgs choices, const int64_t* slot_of_expert, void*
   }
 }
 
+template <class ExpertId>
+void CountAll(const cuda::CountArgs choices) {
+  const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
+  const auto num_experts = static_cast<uint64_t>(choices.num_experts);
+  const int64_t num_choices = choices.num_tokens * choices.top_k;
+  for (int64_t i = 0; i < num_choices; ++i) {
+    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(choices, i)] != 0) {
+      continue;
+    }
+    ++choices.counts[std::min(static_cast<uint64_t>(int64_t{ids[i]}), num_experts)];
+  }
+}
+
 // The choices in order; each is read before its slot is written.
 template <class ExpertId>
 void FillSlots(const cuda::CountArgs& choices, QuotaFill& fill, void* slots) {
@@ -213,7 +220,7 @@ void FillSlots(const cuda::CountArgs& choices, QuotaFill& fill, void* slots) {
 
 absl::Status CountTokens(const cuda::CountArgs& choices, void* stream) {
   if (choices.num_tokens == 0) return absl::OkStatus();
-  if (choices.counts == nullptr) return absl::InvalidArgumentError("choices.counters is NULL");
+  if (choices.counts == nullptr) return InvalidInput("choices.counters is NULL");
   EPLB_RETURN_IF_ERROR(cuda::CheckCountArgs(choices));
   EPLB_ASSIGN_OR_RETURN(const RowMemory memory, FindMemoryOf(choices, {}));
   return WorkThroughTokens(memory, choices, stream);
@@ -222,11 +229,16 @@ absl::Status CountTokens(const cuda::CountArgs& choices, void* stream) {
 absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_expert,
                         void* slots) {
   EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
-  if (slot_of_expert == nullptr) return absl::InvalidArgumentError("slot_of_expert is NULL");
+  const bool is_int64 = choices.id_type == cuda::ExpertIdType::kInt64;
+  if (slot_of_expert == nullptr && slots == nullptr && choices.counts != nullptr) {
+    is_int64 ? CountAll<int64_t>(choices) : CountAll<int32_t>(choices);
+    return absl::OkStatus();
+  }
+  if (slot_of_expert == nullptr) return InvalidInput("slot_of_expert is NULL");
   if (choices.num_tokens == 0) return absl::OkStatus();
-  if (slots == nullptr) return absl::InvalidArgumentError("slots is NULL");
+  if (slots == nullptr) return InvalidInput("slots is NULL");
   EPLB_RETURN_IF_ERROR(CheckApart(choices, slots));
-  if (choices.id_type == cuda::ExpertIdType::kInt64) {
+  if (is_int64) {
     TurnAll<int64_t>(choices, slot_of_expert, slots);
   } else {
     TurnAll<int32_t>(choices, slot_of_expert, slots);
@@ -238,7 +250,7 @@ absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choi
                          const TokenSlots& to, void* stream) {
   EPLB_RETURN_IF_ERROR(CheckPlace(tables, to.layer, choices.num_experts));
   if (choices.num_tokens == 0) return absl::OkStatus();
-  if (to.slots == nullptr) return absl::InvalidArgumentError("slots is NULL");
+  if (to.slots == nullptr) return InvalidInput("slots is NULL");
   const cuda::RouteArgs args{
       .choices = choices,
       .table = {.candidates = tables.candidates + int64_t{to.layer} * tables.num_slots,
@@ -260,12 +272,12 @@ absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs&
   EPLB_RETURN_IF_ERROR(CheckSplit(placement, choices.num_experts, to));
   EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
   if (choices.num_tokens > 0) {
-    if (to.slots == nullptr) return absl::InvalidArgumentError("slots is NULL");
+    if (to.slots == nullptr) return InvalidInput("slots is NULL");
     EPLB_RETURN_IF_ERROR(CheckApart(choices, to.slots));
     EPLB_ASSIGN_OR_RETURN(const RowMemory memory, FindMemoryOf(choices, {{"slots", to.slots}}));
     if (memory.device.has_value()) {
-      return absl::FailedPreconditionError(absl::StrCat(
-          "choices.expert_ids lies in ", memory.Text(), ", a split routes in host memory"));
+      return FailedPrecondition("choices.expert_ids lies in ", memory.Text(),
+                                ", a split routes in host memory");
     }
   }
   std::vector<int64_t> counts(static_cast<size_t>(choices.num_experts) + 1);

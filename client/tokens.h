@@ -1,8 +1,7 @@
 // The router's choices counted and sent to slots: on the GPU or on the host, wherever they lie.
 // eplb.h (eplb_count_tokens, eplb_turn_tokens, eplb_client_route_tokens, eplb_client_route_split)
 // describes each array. threads: any; the arrays are the caller's.
-#ifndef EPLB_CLIENT_TOKENS_H_
-#define EPLB_CLIENT_TOKENS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -10,7 +9,6 @@
 #include "absl/status/status.h"
 
 #include "client/client.h"
-#include "cuda/count.h"
 #include "cuda/route.h"
 
 namespace eplb {
@@ -25,8 +23,8 @@ absl::Status CountTokens(const cuda::CountArgs& choices, void* stream);
 // counters, in one pass over host memory that allocates nothing. slot_of_expert: [num_experts + 1];
 // the last entry is written for padding. Ids out of range stay, because they may be a router's mark
 // of no expert. choices.counts: [num_experts + 1]. slots: [num_tokens, top_k] of the ids' type; may
-// be the ids themselves. errors: InvalidArgument naming the field; nothing is written then. cost:
-// num_tokens * top_k.
+// be the ids themselves. Without a table and slots it counts alone. errors: InvalidArgument naming
+// the field; nothing is written then. cost: num_tokens * top_k.
 absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_expert, void* slots);
 
 // Source and target of the slots of a call.
@@ -61,5 +59,3 @@ absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs&
                           const SplitSlots& to);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_TOKENS_H_

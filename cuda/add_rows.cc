@@ -1,7 +1,6 @@
 #include "cuda/add_rows.h"
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/copy.h"
 #include "cuda/kernels/add_rows_body.h"
@@ -13,9 +12,8 @@ absl::Status CheckElements(std::string_view what, std::span<const RowCopy> rows,
   const int64_t element_bytes = ElementBytes(type);
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].num_bytes % element_bytes == 0) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("row ", i, " of the ", std::string(what), " has ", rows[i].num_bytes,
-                     " bytes, expected a multiple of the element's ", element_bytes));
+    return InvalidInput("row ", i, " of the ", std::string(what), " has ", rows[i].num_bytes,
+                        " bytes, expected a multiple of the element's ", element_bytes);
   }
   return absl::OkStatus();
 }
@@ -24,8 +22,8 @@ absl::Status CheckRowAdditions(std::span<const RowCopy> rows, ElementType type) 
   EPLB_RETURN_IF_ERROR(CheckElements("addition", rows, type));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].num_bytes == 0 || rows[i].destination != nullptr) continue;
-    return absl::InvalidArgumentError(absl::StrCat("row ", i, " of the addition has ",
-                                                   rows[i].num_bytes, " bytes and no destination"));
+    return InvalidInput("row ", i, " of the addition has ", rows[i].num_bytes,
+                        " bytes and no destination");
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,5 @@
 // Adds many rows to others at once: the gradients of an expert's replicas.
-#ifndef EPLB_CUDA_ADD_ROWS_H_
-#define EPLB_CUDA_ADD_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -56,5 +55,3 @@ absl::Status LoadAddKernels();
 #endif
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_ADD_ROWS_H_

@@ -1,6 +1,5 @@
 // 64-bit checksum of a row's bytes, equal on CPU and GPU: compared at source and in staging.
-#ifndef EPLB_CUDA_CHECKSUM_H_
-#define EPLB_CUDA_CHECKSUM_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -15,5 +14,3 @@ namespace eplb::cuda {
 uint64_t ChecksumOnHost(std::span<const std::byte> bytes);
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_CHECKSUM_H_

@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/checksum.h"
 
@@ -19,12 +18,12 @@ constexpr int32_t kCopyBlocksPerMultiprocessor = 4;
 absl::Status CheckRowCopies(std::span<const RowCopy> rows) {
   for (size_t i = 0; i < rows.size(); ++i) {
     if (rows[i].num_bytes < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row ", i, " of the copy has ", rows[i].num_bytes, " bytes, expected >= 0"));
+      return InvalidInput("row ", i, " of the copy has ", rows[i].num_bytes,
+                          " bytes, expected >= 0");
     }
     if (rows[i].num_bytes > 0 && rows[i].source == nullptr) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row ", i, " of the copy has ", rows[i].num_bytes, " bytes and no source"));
+      return InvalidInput("row ", i, " of the copy has ", rows[i].num_bytes,
+                          " bytes and no source");
     }
   }
   return absl::OkStatus();
@@ -33,8 +32,8 @@ absl::Status CheckRowCopies(std::span<const RowCopy> rows) {
 absl::Status CopyRowsOnHost(std::span<const RowCopy> rows, std::span<uint64_t> checksums) {
   EPLB_RETURN_IF_ERROR(CheckRowCopies(rows));
   if (!checksums.empty() && checksums.size() != rows.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("copy of ", rows.size(), " rows has room for ",
-                                                   checksums.size(), " checksums"));
+    return InvalidInput("copy of ", rows.size(), " rows has room for ", checksums.size(),
+                        " checksums");
   }
   for (size_t i = 0; i < rows.size(); ++i) {
     const RowCopy& row = rows[i];
@@ -59,13 +58,11 @@ int64_t TileRows(std::span<const RowCopy> rows, std::span<TiledRow> table) {
 
 absl::Status CheckCopyArgs(const CopyArgs& args) {
   if (args.num_rows < 0 || args.num_tiles < args.num_rows) {
-    return absl::InvalidArgumentError(absl::StrCat("copy of ", args.num_rows, " rows in ",
-                                                   args.num_tiles,
-                                                   " tiles; expected >= 0 and a tile a row"));
+    return InvalidInput("copy of ", args.num_rows, " rows in ", args.num_tiles,
+                        " tiles; expected >= 0 and a tile a row");
   }
   if (args.num_rows > 0 && args.rows == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("copy of ", args.num_rows, " rows needs their table, it is null"));
+    return InvalidInput("copy of ", args.num_rows, " rows needs their table, it is null");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 // Copies many rows at once and sums the checksum of each as it is read: commits, packing of small
 // tensors, duplicates of an expert on one GPU, and checksums alone.
-#ifndef EPLB_CUDA_COPY_H_
-#define EPLB_CUDA_COPY_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -70,5 +69,3 @@ absl::Status LoadCopyKernels();
 #endif
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_COPY_H_

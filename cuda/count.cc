@@ -2,8 +2,7 @@
 
 #include <algorithm>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb::cuda {
@@ -36,17 +35,15 @@ int32_t HistogramBytes(int32_t num_experts) {
 
 absl::Status CheckChoices(const CountArgs& args) {
   if (args.num_tokens < 0 || args.top_k < 1 || args.num_experts < 1) {
-    return absl::InvalidArgumentError(absl::StrCat("count of ", args.num_tokens, " tokens x ",
-                                                   args.top_k, " choices over ", args.num_experts,
-                                                   " experts; expected >= 0, >= 1 and >= 1"));
+    return InvalidInput("count of ", args.num_tokens, " tokens x ", args.top_k, " choices over ",
+                        args.num_experts, " experts; expected >= 0, >= 1 and >= 1");
   }
   if (args.num_tokens > kMaxChoices / args.top_k) {
-    return absl::InvalidArgumentError(absl::StrCat("count of ", args.num_tokens, " tokens x ",
-                                                   args.top_k, " choices is above ", kMaxChoices));
+    return InvalidInput("count of ", args.num_tokens, " tokens x ", args.top_k,
+                        " choices is above ", kMaxChoices);
   }
   if (args.num_tokens > 0 && args.expert_ids == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("count of ", args.num_tokens, " tokens needs expert_ids, it is null"));
+    return InvalidInput("count of ", args.num_tokens, " tokens needs expert_ids, it is null");
   }
   return absl::OkStatus();
 }
@@ -54,9 +51,8 @@ absl::Status CheckChoices(const CountArgs& args) {
 absl::Status CheckCountArgs(const CountArgs& args) {
   EPLB_RETURN_IF_ERROR(CheckChoices(args));
   if (args.num_tokens > 0 && (args.counts == nullptr || args.out_of_range == nullptr)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("count of ", args.num_tokens,
-                     " tokens needs counts and out_of_range, one of them is null"));
+    return InvalidInput("count of ", args.num_tokens,
+                        " tokens needs counts and out_of_range, one of them is null");
   }
   return absl::OkStatus();
 }

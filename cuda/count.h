@@ -1,6 +1,5 @@
 // Counts tokens per expert from the router's top-k ids: the load that ranks report.
-#ifndef EPLB_CUDA_COUNT_H_
-#define EPLB_CUDA_COUNT_H_
+#pragma once
 
 #include <cstdint>
 
@@ -49,5 +48,3 @@ absl::Status LoadCountKernels();
 #endif
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_COUNT_H_

@@ -2,8 +2,7 @@
 
 #include <dlfcn.h>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb::cuda {
@@ -33,8 +32,7 @@ absl::StatusOr<std::optional<Value>> Ask(const Pointer& pointer, int attribute) 
   const int error = pointer.get(&value, attribute, reinterpret_cast<uintptr_t>(pointer.memory));
   if (error == kSuccess) return value;
   if (error == kInvalidValue || error == kNotInitialized) return std::optional<Value>();
-  return absl::InternalError(
-      absl::StrCat("cuPointerGetAttribute ", attribute, ": error ", error, " of the driver"));
+  return Internal("cuPointerGetAttribute ", attribute, ": error ", error, " of the driver");
 }
 
 }  // namespace

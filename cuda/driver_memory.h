@@ -1,8 +1,7 @@
 // Finds the owner of a pointer's memory by the CUDA driver that the process has loaded. It also
 // works if only the training framework's CUDA runtime can use that driver, or if this build has
 // none.
-#ifndef EPLB_CUDA_DRIVER_MEMORY_H_
-#define EPLB_CUDA_DRIVER_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -32,5 +31,3 @@ bool IsGpuMemory(const void* memory);
 bool DriverIsInstalled();
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_DRIVER_MEMORY_H_

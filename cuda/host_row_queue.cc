@@ -1,12 +1,10 @@
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <map>
 #include <new>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/add_rows.h"
 #include "cuda/copy.h"
@@ -24,9 +22,7 @@ class HostRowQueue final : public RowQueue {
     EPLB_RETURN_IF_ERROR(CheckBufferSize(num_bytes));
     const auto size = static_cast<size_t>(num_bytes);
     auto* bytes = static_cast<std::byte*>(::operator new(size, kAlignment, std::nothrow));
-    if (bytes == nullptr) {
-      return absl::ResourceExhaustedError(absl::StrCat("no memory for ", num_bytes, " bytes"));
-    }
+    if (bytes == nullptr) return ResourceExhausted("no memory for ", num_bytes, " bytes");
     return RowBuffer{.owner = {bytes, [](std::byte* b) { ::operator delete(b, kAlignment); }},
                      .bytes = {bytes, size}};
   }

@@ -1,6 +1,5 @@
 // Loads kernels onto the current device before they are launched: for the .cu files.
-#ifndef EPLB_CUDA_LOAD_KERNELS_H_
-#define EPLB_CUDA_LOAD_KERNELS_H_
+#pragma once
 
 #include "absl/status/status.h"
 #include <cuda_runtime_api.h>
@@ -22,5 +21,3 @@ absl::Status LoadKernels(Kernel*... kernels) {
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_LOAD_KERNELS_H_

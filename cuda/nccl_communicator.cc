@@ -2,7 +2,6 @@
 #include "cuda/nccl_communicator.h"
 
 #include <algorithm>
-#include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <utility>
@@ -10,8 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
-#include "cuda/nccl_library.h"
 #include "cuda/runtime.h"
 
 namespace eplb::cuda {
@@ -44,12 +43,11 @@ absl::Status NcclStatus(const NcclLibrary& library, ncclResult_t result, ncclCom
 absl::Status CheckPeer(int32_t peer, size_t bytes, const NcclOptions& options,
                        std::string_view end) {
   if (peer < 0 || peer >= options.num_ranks || peer == options.rank) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", options.rank, " of ", options.num_ranks,
-                                                   " cannot ", std::string(end), " rank ", peer));
+    return InvalidInput("rank ", options.rank, " of ", options.num_ranks, " cannot ",
+                        std::string(end), " rank ", peer);
   }
   if (bytes > 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(end), " rank ", peer, " of 0 bytes, a row has some"));
+  return InvalidInput(std::string(end), " rank ", peer, " of 0 bytes, a row has some");
 }
 
 constexpr int32_t kMaxChannels = 64;  // NCCL's MAXCHANNELS
@@ -94,7 +92,7 @@ absl::StatusOr<NcclId> MakeNcclId(const NcclLibrary& library) {
   ncclUniqueId drawn;
   if (const ncclResult_t result = library.functions().ncclGetUniqueId(&drawn);
       result != ncclSuccess) {
-    return absl::InternalError(NcclStatus(library, result, nullptr, "ncclGetUniqueId").message());
+    return Internal(NcclStatus(library, result, nullptr, "ncclGetUniqueId").message());
   }
   NcclId id;
   std::memcpy(id.data(), drawn.internal, id.size());
@@ -139,10 +137,9 @@ absl::Status NcclCommunicator::SendReceive(const std::optional<NcclSend>& send,
     EPLB_RETURN_IF_ERROR(CheckPeer(receive->from, receive->bytes.size(), options, "receive from"));
   }
   if (!impl_->failure.ok()) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the communicator has failed: ", impl_->failure.message()));
+    return FailedPrecondition("the communicator has failed: ", impl_->failure.message());
   }
-  if (!impl_->ready) return absl::FailedPreconditionError("the call before is still under way");
+  if (!impl_->ready) return FailedPrecondition("the call before is still under way");
   if (!send && !receive) return absl::OkStatus();
   const NcclLibrary::Functions& nccl = impl_->nccl();
   auto* const on_stream = static_cast<cudaStream_t>(stream);
@@ -168,10 +165,9 @@ absl::Status NcclCommunicator::SendReceive(const std::optional<NcclSend>& send,
 }
 
 absl::Status NcclCommunicator::Register(std::span<std::byte> memory) {
-  if (!impl_->ready) return absl::FailedPreconditionError("the call before is still under way");
+  if (!impl_->ready) return FailedPrecondition("the call before is still under way");
   if (impl_->nccl().ncclCommRegister == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("NCCL ", impl_->library.version_text(), " cannot register memory"));
+    return FailedPrecondition("NCCL ", impl_->library.version_text(), " cannot register memory");
   }
   void* handle = nullptr;
   const ncclResult_t result =
@@ -180,7 +176,7 @@ absl::Status NcclCommunicator::Register(std::span<std::byte> memory) {
     return NcclStatus(impl_->library, result, impl_->communicator, "ncclCommRegister");
   }
   if (handle == nullptr) {
-    return absl::FailedPreconditionError("NCCL registers no memory here (NCCL_LOCAL_REGISTER=0)");
+    return FailedPrecondition("NCCL registers no memory here (NCCL_LOCAL_REGISTER=0)");
   }
   impl_->registrations.push_back(handle);
   return absl::OkStatus();
@@ -199,12 +195,11 @@ absl::Status NcclCommunicator::Abort() {
   const ncclResult_t result = impl_->nccl().ncclCommAbort(impl_->communicator);
   absl::Status status;
   if (result != ncclSuccess && impl_->has_run) {
-    status =
-        absl::InternalError(NcclStatus(impl_->library, result, nullptr, "ncclCommAbort").message());
+    status = Internal(NcclStatus(impl_->library, result, nullptr, "ncclCommAbort").message());
   }
   impl_->communicator = nullptr;
   impl_->ready = false;
-  if (impl_->failure.ok()) impl_->failure = absl::FailedPreconditionError("aborted");
+  if (impl_->failure.ok()) impl_->failure = FailedPrecondition("aborted");
   return status;
 }
 
@@ -213,8 +208,7 @@ absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t dev
   EPLB_RETURN_IF_ERROR(CheckBufferSize(num_bytes));
   const NcclLibrary::Functions& nccl = library.functions();
   if (nccl.ncclMemAlloc == nullptr) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("NCCL ", library.version_text(), " allocates no memory"));
+    return FailedPrecondition("NCCL ", library.version_text(), " allocates no memory");
   }
   EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
   void* memory = nullptr;
@@ -230,21 +224,19 @@ absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t dev
 
 absl::Status CheckNcclOptions(const NcclOptions& options) {
   if (options.num_ranks < 1 || options.rank < 0 || options.rank >= options.num_ranks) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("NCCL rank ", options.rank, " of ", options.num_ranks));
+    return InvalidInput("NCCL rank ", options.rank, " of ", options.num_ranks);
   }
   if (options.max_ctas < 1 || options.max_ctas > kMaxChannels) {
-    return absl::InvalidArgumentError(absl::StrCat("NCCL with at most ", options.max_ctas,
-                                                   " CTAs, it knows 1 to ", kMaxChannels));
+    return InvalidInput("NCCL with at most ", options.max_ctas, " CTAs, it knows 1 to ",
+                        kMaxChannels);
   }
   if (options.channels_per_net_peer < 1 || options.channels_per_net_peer > kMaxChannels) {
-    return absl::InvalidArgumentError(absl::StrCat("NCCL with ", options.channels_per_net_peer,
-                                                   " channels a network peer, it knows 1 to ",
-                                                   kMaxChannels));
+    return InvalidInput("NCCL with ", options.channels_per_net_peer,
+                        " channels a network peer, it knows 1 to ", kMaxChannels);
   }
   if (options.traffic_class < -1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("NCCL with traffic class ", options.traffic_class, ", -1 leaves it to NCCL"));
+    return InvalidInput("NCCL with traffic class ", options.traffic_class,
+                        ", -1 leaves it to NCCL");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 // An NCCL communicator of our own, never the training framework's: what hangs in it is ended with
 // ncclCommAbort, and training goes on.
-#ifndef EPLB_CUDA_NCCL_COMMUNICATOR_H_
-#define EPLB_CUDA_NCCL_COMMUNICATOR_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -111,5 +110,3 @@ absl::Status CheckNcclOptions(const NcclOptions& options);
 ncclConfig_t MakeNcclConfig(const NcclOptions& options, int version);
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_NCCL_COMMUNICATOR_H_

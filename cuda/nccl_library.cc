@@ -18,6 +18,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/string_view.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb::cuda {
@@ -95,7 +96,7 @@ template <class Function>
 absl::Status Bind(void* library, const char* name, Function& function) {
   function = reinterpret_cast<Function>(dlsym(library, name));
   if (function != nullptr) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat("has no symbol ", name));
+  return FailedPrecondition("has no symbol ", name);
 }
 
 absl::Status BindAll(void* library, NcclLibrary::Functions& f) {
@@ -130,17 +131,15 @@ absl::StatusOr<int> BindAndCheck(void* library, NcclLibrary::Functions& function
   EPLB_RETURN_IF_ERROR(BindAll(library, functions));
   int version = 0;
   if (const ncclResult_t result = functions.ncclGetVersion(&version); result != ncclSuccess) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("ncclGetVersion failed: ", functions.ncclGetErrorString(result)));
+    return FailedPrecondition("ncclGetVersion failed: ", functions.ncclGetErrorString(result));
   }
   if (version < kOldestVersion) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "is version ", VersionText(version), ", older than ", VersionText(kOldestVersion)));
+    return FailedPrecondition("is version ", VersionText(version), ", older than ",
+                              VersionText(kOldestVersion));
   }
   if (version / 10000 > kMajorVersion) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("is version ", VersionText(version),
-                     ", and its interface is only known up to version ", kMajorVersion));
+    return FailedPrecondition("is version ", VersionText(version),
+                              ", and its interface is only known up to version ", kMajorVersion);
   }
   BindRegistration(library, version, functions);
   return version;
@@ -175,7 +174,7 @@ struct NcclLoader {
     if (!version.ok()) {
       const std::string path = PathOf(handle);
       dlclose(handle);
-      return absl::FailedPreconditionError(absl::StrCat(path, " ", version.status().message()));
+      return FailedPrecondition(path, " ", version.status().message());
     }
     auto library = std::unique_ptr<NcclLibrary>(new NcclLibrary());
     library->functions_ = std::move(functions);
@@ -213,7 +212,7 @@ absl::StatusOr<const NcclLibrary*> NcclLibrary::Load(const std::string& path) {
   }
   std::string text = absl::StrCat("no NCCL: ", absl::StrJoin(tried, "; "));
   std::replace(text.begin(), text.end(), '\n', ' ');
-  return absl::FailedPreconditionError(text);
+  return FailedPrecondition(text);
 }
 
 std::string NcclLibrary::note() const {

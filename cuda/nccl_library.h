@@ -1,7 +1,6 @@
 // libnccl, loaded at run time: a machine without it runs the host path, and one whose framework
 // brings its own copy uses that one.
-#ifndef EPLB_CUDA_NCCL_LIBRARY_H_
-#define EPLB_CUDA_NCCL_LIBRARY_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -65,5 +64,3 @@ struct NcclLibrary::Functions {
 };
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_NCCL_LIBRARY_H_

@@ -15,6 +15,7 @@
 #include "absl/strings/str_split.h"
 #include <cuda_runtime_api.h>
 
+#include "base/errors.h"
 #include "base/hex.h"
 #include "base/status_macros.h"
 #include "cuda/runtime.h"
@@ -59,14 +60,14 @@ absl::StatusOr<Offered> Decode(const std::string& text) {
   if (words.size() != 6 || words[0] != kFormat || !absl::SimpleAtoi(words[2], &offered.device) ||
       !absl::SimpleAtoi(words[3], &offered.num_bytes) ||
       !absl::SimpleAtoi(words[4], &offered.address)) {
-    return absl::FailedPreconditionError("it has no staging on a GPU (or another version)");
+    return FailedPrecondition("it has no staging on a GPU (or another version)");
   }
   offered.process = words[1];
   if (words[5] != kNoHandle) {
     const std::optional<std::string> bytes = BytesFromHex(words[5]);
     cudaIpcMemHandle_t handle;
     if (!bytes || bytes->size() != sizeof(handle)) {
-      return absl::FailedPreconditionError("its IPC handle is of another size");
+      return FailedPrecondition("its IPC handle is of another size");
     }
     std::memcpy(&handle, bytes->data(), sizeof(handle));
     offered.handle = handle;
@@ -90,8 +91,7 @@ absl::Status Reach(int32_t device, int32_t other) {
   EPLB_RETURN_IF_ERROR(
       ToStatus(cudaDeviceCanAccessPeer(&can, device, other), "cudaDeviceCanAccessPeer"));
   if (can == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("device ", device, " does not reach the memory of device ", other));
+    return FailedPrecondition("device ", device, " does not reach the memory of device ", other);
   }
   const cudaError_t error = cudaDeviceEnablePeerAccess(other, 0);
   if (error == cudaErrorPeerAccessAlreadyEnabled) {
@@ -170,8 +170,8 @@ absl::StatusOr<PeerArena> PeerArena::Map(int32_t device, const std::string& text
   EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(device));
   EPLB_ASSIGN_OR_RETURN(const Offered offered, Decode(text));
   if (offered.num_bytes != num_bytes) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("its staging has ", offered.num_bytes, " bytes, it announced ", num_bytes));
+    return FailedPrecondition("its staging has ", offered.num_bytes, " bytes, it announced ",
+                              num_bytes);
   }
   const auto size = static_cast<size_t>(num_bytes);
   auto impl = std::make_unique<Impl>(device);

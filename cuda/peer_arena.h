@@ -1,7 +1,6 @@
 // Device memory that other ranks of the host write into: staging that their GPUs reach, over NVLink
 // where there is one.
-#ifndef EPLB_CUDA_PEER_ARENA_H_
-#define EPLB_CUDA_PEER_ARENA_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -60,5 +59,3 @@ class PeerArena {
 };
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_PEER_ARENA_H_

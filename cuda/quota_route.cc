@@ -1,7 +1,6 @@
 #include "cuda/quota_route.h"
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/count.h"
 
@@ -29,10 +28,9 @@ absl::Status CheckQuotaRouteArgs(const QuotaRouteArgs& args) {
   if (args.choices.num_tokens == 0) return absl::OkStatus();
   if (args.first_slot == nullptr || args.replica_slot == nullptr || args.own == nullptr ||
       args.slots == nullptr || args.beyond == nullptr || args.chunk_counts == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "route by quota of ", args.choices.num_tokens,
-        " tokens needs first_slot, replica_slot, own, slots, beyond and chunk_counts, one of them "
-        "is null"));
+    return InvalidInput("route by quota of ", args.choices.num_tokens,
+                        " tokens needs first_slot, replica_slot, own, slots, beyond and "
+                        "chunk_counts, one of them is null");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 // Sends router choices to slots by the quotas of a batch: logical expert ids become physical ones,
 // with as many for each slot as its quota has. Beside route.h, which draws by shares.
-#ifndef EPLB_CUDA_QUOTA_ROUTE_H_
-#define EPLB_CUDA_QUOTA_ROUTE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -40,5 +39,3 @@ absl::Status LoadQuotaRouteKernels();
 #endif
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_QUOTA_ROUTE_H_

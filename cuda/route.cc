@@ -4,8 +4,7 @@
 #include <cmath>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb::cuda {
@@ -18,13 +17,13 @@ absl::Status CheckShares(const RouteLayer& layer) {
   const std::span<const double> shares = layer.replica_share;
   if (shares.empty()) return absl::OkStatus();
   if (shares.size() != layer.physical_to_logical.size()) {
-    return absl::InvalidArgumentError(absl::StrCat("layer has ", layer.physical_to_logical.size(),
-                                                   " slots and ", shares.size(), " shares"));
+    return InvalidInput("layer has ", layer.physical_to_logical.size(), " slots and ",
+                        shares.size(), " shares");
   }
   for (size_t slot = 0; slot < shares.size(); ++slot) {
     if (!std::isfinite(shares[slot]) || shares[slot] < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("share of slot ", slot, " is ", shares[slot], ", expected >= 0 and finite"));
+      return InvalidInput("share of slot ", slot, " is ", shares[slot],
+                          ", expected >= 0 and finite");
     }
   }
   return absl::OkStatus();
@@ -33,20 +32,18 @@ absl::Status CheckShares(const RouteLayer& layer) {
 absl::Status CheckLayer(const RouteLayer& layer) {
   const auto num_slots = static_cast<int64_t>(layer.physical_to_logical.size());
   if (layer.num_experts < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("route table of ", layer.num_experts, " experts, expected >= 1"));
+    return InvalidInput("route table of ", layer.num_experts, " experts, expected >= 1");
   }
   if (layer.first_local_slot < 0 || layer.num_local_slots < 0 ||
       int64_t{layer.first_local_slot} + layer.num_local_slots > num_slots) {
-    return absl::InvalidArgumentError(absl::StrCat(layer.num_local_slots, " local slots from slot ",
-                                                   layer.first_local_slot, " on are not all among ",
-                                                   num_slots, " slots"));
+    return InvalidInput(layer.num_local_slots, " local slots from slot ", layer.first_local_slot,
+                        " on are not all among ", num_slots, " slots");
   }
   for (int64_t slot = 0; slot < num_slots; ++slot) {
     const int32_t expert = layer.physical_to_logical[static_cast<size_t>(slot)];
     if (expert < -1 || expert >= layer.num_experts) {
-      return absl::InvalidArgumentError(absl::StrCat("slot ", slot, " holds expert ", expert,
-                                                     ", expected -1..", layer.num_experts - 1));
+      return InvalidInput("slot ", slot, " holds expert ", expert, ", expected -1..",
+                          layer.num_experts - 1);
     }
   }
   return CheckShares(layer);
@@ -71,10 +68,10 @@ std::vector<int32_t> CandidatesAmong(const RouteLayer& layer, std::vector<int32_
   const auto is_local = [&](int32_t slot) {
     return slot >= layer.first_local_slot && slot - layer.first_local_slot < layer.num_local_slots;
   };
-  if (std::any_of(replicas.begin(), replicas.end(), has_share)) {
+  if (std::ranges::any_of(replicas, has_share)) {
     std::erase_if(replicas, [&](int32_t slot) { return !has_share(slot); });
   }
-  if (std::any_of(replicas.begin(), replicas.end(), is_local)) {
+  if (std::ranges::any_of(replicas, is_local)) {
     std::erase_if(replicas, [&](int32_t slot) { return !is_local(slot); });
   }
   return replicas;
@@ -86,10 +83,10 @@ void WriteThresholds(const RouteLayer& layer, std::span<const int32_t> candidate
   std::vector<double> shares(candidates.size());
   for (size_t i = 0; i < candidates.size(); ++i) shares[i] = ShareOf(layer, candidates[i]);
   if (std::equal(shares.begin() + 1, shares.end(), shares.begin())) {
-    std::fill(shares.begin(), shares.end(), 1);  // sums are exact then; also where all are 0
+    std::ranges::fill(shares, 1);  // sums are exact then; also where all are 0
   }
   // A sum of the largest doubles is infinite.
-  const double largest = *std::max_element(shares.begin(), shares.end());
+  const double largest = *std::ranges::max_element(shares);
   double sum = 0;
   for (double& share : shares) sum += share /= largest;
   double up_to_here = 0;
@@ -129,8 +126,7 @@ absl::StatusOr<HostRouteTable> MakeRouteTable(const RouteLayer& layer) {
   size_t end = 0;  // end of the candidates so far
   for (std::vector<int32_t>& replicas : ReplicasByExpert(layer)) {
     if (replicas.empty()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("expert ", table.first_candidate.size() - 1, " is in no slot"));
+      return InvalidInput("expert ", table.first_candidate.size() - 1, " is in no slot");
     }
     const std::vector<int32_t> candidates = CandidatesAmong(layer, std::move(replicas));
     std::copy(candidates.begin(), candidates.end(), &table.candidates[end]);
@@ -146,13 +142,11 @@ absl::Status CheckRouteArgs(const RouteArgs& args) {
   if (args.choices.num_tokens == 0) return absl::OkStatus();
   if (args.table.candidates == nullptr || args.table.first_candidate == nullptr ||
       args.slots == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("route of ", args.choices.num_tokens,
-                     " tokens needs candidates, first_candidate and slots, one of them is null"));
+    return InvalidInput("route of ", args.choices.num_tokens,
+                        " tokens needs candidates, first_candidate and slots, one of them is null");
   }
   if ((args.choices.counts == nullptr) != (args.choices.out_of_range == nullptr)) {
-    return absl::InvalidArgumentError(
-        "route has one of counts and out_of_range, expected both or neither");
+    return InvalidInput("route has one of counts and out_of_range, expected both or neither");
   }
   return absl::OkStatus();
 }

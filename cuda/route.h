@@ -1,7 +1,6 @@
 // Sends router choices to slots: logical expert ids become physical ones, as the serving engines'
 // dispatch takes them. Optionally counts tokens per logical expert in the same pass.
-#ifndef EPLB_CUDA_ROUTE_H_
-#define EPLB_CUDA_ROUTE_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -71,5 +70,3 @@ absl::Status LoadRouteKernels();
 #endif
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_ROUTE_H_

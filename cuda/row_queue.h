@@ -1,8 +1,7 @@
 // Row copies, sums and checksums in the order of a queue: by the CPU in host memory, or by kernels
 // and the copy engine on a CUDA stream in device memory. What stands above it is written once for
 // both.
-#ifndef EPLB_CUDA_ROW_QUEUE_H_
-#define EPLB_CUDA_ROW_QUEUE_H_
+#pragma once
 
 #include <bit>
 #include <cstddef>
@@ -141,5 +140,3 @@ absl::Status CheckAdded(int64_t batch, int64_t num_batches);
 absl::Status CheckBufferSize(int64_t num_bytes);
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_ROW_QUEUE_H_

@@ -1,6 +1,5 @@
 // The CUDA runtime for the files of cuda/: errors as statuses, owned handles, figures of a device.
-#ifndef EPLB_CUDA_RUNTIME_H_
-#define EPLB_CUDA_RUNTIME_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -71,5 +70,3 @@ class DeviceGuard {
 absl::StatusOr<int32_t> NumMultiprocessors();
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_RUNTIME_H_

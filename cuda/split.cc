@@ -3,8 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb::cuda {
@@ -70,25 +69,22 @@ int64_t SplitScratchBytes(const SplitTables& tables, int32_t num_layers) {
 absl::Status CheckSplitArgs(const SplitArgs& args) {
   if (args.first_layer < 0 || args.num_layers < 0 ||
       args.num_layers > args.tables.num_layers - args.first_layer) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("split of ", args.num_layers, " layers from layer ", args.first_layer,
-                     " on: they are not all among ", args.tables.num_layers, " layers"));
+    return InvalidInput("split of ", args.num_layers, " layers from layer ", args.first_layer,
+                        " on: they are not all among ", args.tables.num_layers, " layers");
   }
   if (args.tables.num_gpus < 1 || args.tables.num_gpus > kMaxSplitGpus) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("split over ", args.tables.num_gpus, " GPUs, expected 1..", kMaxSplitGpus));
+    return InvalidInput("split over ", args.tables.num_gpus, " GPUs, expected 1..", kMaxSplitGpus);
   }
   if (args.num_sources < 1 || args.source < 0 || args.source >= args.num_sources) {
-    return absl::InvalidArgumentError(absl::StrCat("source ", args.source, " of ", args.num_sources,
-                                                   " sources, expected one of 1 or more"));
+    return InvalidInput("source ", args.source, " of ", args.num_sources,
+                        " sources, expected one of 1 or more");
   }
   if (args.num_layers == 0) return absl::OkStatus();
   if (args.tables.speeds == nullptr || args.tables.layers == nullptr ||
       args.tables.tables == nullptr || args.counts == nullptr || args.quotas == nullptr ||
       args.refused == nullptr) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("split of ", args.num_layers,
-                     " layers needs tables, counts, quotas and refused, one of them is null"));
+    return InvalidInput("split of ", args.num_layers,
+                        " layers needs tables, counts, quotas and refused, one of them is null");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 // Splits batches on the GPU: the quotas of all slots, and a source's own, from counts that never
 // leave the device. What BatchSplitter computes on the CPU, bit for bit.
-#ifndef EPLB_CUDA_SPLIT_H_
-#define EPLB_CUDA_SPLIT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -52,5 +51,3 @@ absl::Status LoadSplitKernels();
 #endif
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_SPLIT_H_

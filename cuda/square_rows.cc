@@ -4,8 +4,7 @@
 #include <array>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/add_rows.h"
 #include "cuda/kernels/square_rows_body.h"
@@ -16,7 +15,7 @@ namespace {
 // Units one after the other: a lane after the other would read 16 bytes of each page.
 template <class Element>
 double SquaresOfPart(const RowCopy& row, int32_t part, std::span<double> lanes) {
-  std::fill(lanes.begin(), lanes.end(), 0.0);
+  std::ranges::fill(lanes, 0.0);
   const SquarePart units = SquarePartOf(row, part);
   for (int64_t unit = units.begin; unit < units.end; ++unit) {
     double& lane = lanes[static_cast<size_t>((unit - units.begin) % kSquareLanes)];
@@ -47,8 +46,7 @@ absl::Status SquareRowsOnHost(std::span<const RowCopy> rows, ElementType type,
                               std::span<double> sums) {
   EPLB_RETURN_IF_ERROR(CheckElements("squares", rows, type));
   if (sums.size() != rows.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("squares of ", rows.size(), " rows have room for ", sums.size(), " sums"));
+    return InvalidInput("squares of ", rows.size(), " rows have room for ", sums.size(), " sums");
   }
   VisitElement(type, [&](auto element) {
     std::vector<double> lanes(kSquareLanes);
@@ -61,13 +59,12 @@ int64_t NumSquareScratch(int32_t num_rows) { return int64_t{num_rows} * kMaxSqua
 
 absl::Status CheckSquareArgs(const SquareArgs& args) {
   if (args.num_rows < 0 || args.num_rows > kMaxSquareRows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("squares of ", args.num_rows, " rows, expected 0..", kMaxSquareRows));
+    return InvalidInput("squares of ", args.num_rows, " rows, expected 0..", kMaxSquareRows);
   }
   if (args.num_rows > 0 &&
       (args.rows == nullptr || args.parts == nullptr || args.sums == nullptr)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "squares of ", args.num_rows, " rows need their table, parts and sums, one is null"));
+    return InvalidInput("squares of ", args.num_rows,
+                        " rows need their table, parts and sums, one is null");
   }
   return absl::OkStatus();
 }

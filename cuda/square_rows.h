@@ -1,6 +1,5 @@
 // Sums the squares of many rows at once, for the norm of a gradient.
-#ifndef EPLB_CUDA_SQUARE_ROWS_H_
-#define EPLB_CUDA_SQUARE_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -62,5 +61,3 @@ absl::Status LoadSquareKernels();
 #endif
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_SQUARE_ROWS_H_

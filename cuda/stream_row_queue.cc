@@ -9,9 +9,9 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "cuda/add_rows.h"
@@ -283,7 +283,7 @@ class StreamRowQueue final : public RowQueue {
   static absl::Status SleepBefore(absl::Time deadline) {
     constexpr absl::Duration kBetweenLooks = absl::Microseconds(20);
     if (MonotonicNow() >= deadline) {
-      return absl::DeadlineExceededError("row copies have not ended before the deadline");
+      return DeadlineExceeded("row copies have not ended before the deadline");
     }
     absl::SleepFor(kBetweenLooks);
     return absl::OkStatus();
@@ -318,8 +318,7 @@ class StreamRowQueue final : public RowQueue {
     const cudaError_t error = cudaStreamIsCapturing(stream, &status);
     if (error == cudaErrorStreamCaptureImplicit || status != cudaStreamCaptureStatusNone) {
       (void)cudaGetLastError();
-      return absl::FailedPreconditionError(
-          "the stream is under graph capture; end the capture first");
+      return FailedPrecondition("the stream is under graph capture; end the capture first");
     }
     return CheckGiven(error, "cudaStreamIsCapturing");
   }
@@ -337,8 +336,8 @@ class StreamRowQueue final : public RowQueue {
   absl::Status CheckGiven(cudaError_t error, std::string_view what) const {
     const absl::Status status = ToStatus(error, what);
     if (error != cudaErrorInvalidResourceHandle) return status;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the stream is not one of device ", options_.device, ": ", status.message()));
+    return FailedPrecondition("the stream is not one of device ", options_.device, ": ",
+                              status.message());
   }
 
   absl::StatusOr<int64_t> AddCopies(std::span<const RowCopy> rows, bool has_checksums) {
@@ -463,8 +462,7 @@ absl::StatusOr<std::unique_ptr<RowQueue>> MakeStreamRowQueue(const StreamRowQueu
   int num_devices = 0;
   EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDeviceCount(&num_devices), "cudaGetDeviceCount"));
   if (options.device < 0 || options.device >= num_devices) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("there is no CUDA device ", options.device, ", but ", num_devices));
+    return FailedPrecondition("there is no CUDA device ", options.device, ", but ", num_devices);
   }
   EPLB_ASSIGN_OR_RETURN(const DeviceGuard guard, DeviceGuard::Make(options.device));
   auto queue = std::make_unique<StreamRowQueue>(options);

@@ -7,6 +7,7 @@
 #include <cuda.h>
 #include <cuda_runtime_api.h>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/runtime.h"
 
@@ -39,7 +40,7 @@ absl::Status Find(const char* name, Function& function) {
       cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
   EPLB_RETURN_IF_ERROR(ToStatus(error, "cudaGetDriverEntryPointByVersion"));
   if (result != cudaDriverEntryPointSuccess || found == nullptr) {
-    return absl::FailedPreconditionError(absl::StrCat("the CUDA driver has no ", name));
+    return FailedPrecondition("the CUDA driver has no ", name);
   }
   function = reinterpret_cast<Function>(found);
   return absl::OkStatus();
@@ -73,10 +74,10 @@ absl::Status Check(const Driver& driver, CUresult result, const char* what) {
   (void)driver.GetErrorName(result, &name);
   const std::string text =
       absl::StrCat(what, ": ", name == nullptr ? "unknown error" : name, " (", int{result}, ")");
-  if (result == CUDA_ERROR_OUT_OF_MEMORY) return absl::ResourceExhaustedError(text);
+  if (result == CUDA_ERROR_OUT_OF_MEMORY) return ResourceExhausted(text);
   const bool cannot = result == CUDA_ERROR_NOT_SUPPORTED || result == CUDA_ERROR_NOT_PERMITTED ||
                       result == CUDA_ERROR_INVALID_DEVICE;
-  return cannot ? absl::FailedPreconditionError(text) : absl::InternalError(text);
+  return cannot ? FailedPrecondition(text) : Internal(text);
 }
 
 CUmemAllocationProp PropertiesOf(int32_t device) {
@@ -110,8 +111,7 @@ absl::StatusOr<VirtualMemory> VirtualMemory::Make(int32_t device, int64_t num_by
           &can_export, CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED, device),
       "cuDeviceGetAttribute"));
   if (can_export == 0) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("device ", device, " does not hand memory over as a descriptor"));
+    return FailedPrecondition("device ", device, " does not hand memory over as a descriptor");
   }
   EPLB_ASSIGN_OR_RETURN(const size_t granularity, GranularityOf(driver, device));
   const size_t wanted = std::max<size_t>(static_cast<size_t>(num_bytes), 1);

@@ -1,6 +1,5 @@
 // The driver's virtual memory management, found at run time: libcuda is not linked.
-#ifndef EPLB_CUDA_VIRTUAL_MEMORY_H_
-#define EPLB_CUDA_VIRTUAL_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -39,5 +38,3 @@ class VirtualMemory {
 };
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_VIRTUAL_MEMORY_H_

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # From a fresh clone to a finished run in one command: installs what is missing, builds, and runs a training job of
 # 8 rank processes beside the balancer daemon on a recorded router trace. The ranks split each step's tokens exactly.
-# Ends with a report and a picture; exits non-zero when anything that was verified does not hold.
+# Ends with a report and a web page; exits non-zero when anything that was verified does not hold.
 #
 #   deploy/demo.sh [--steps N | --minutes M] [--step-ms T] [--skip-setup] [--bin DIR] [--dir DIR]
 #
@@ -132,9 +132,9 @@ else
 fi
 pids=()
 echo
-"$bin/eplbctl" report "$run" --min-rebalances 3 --out "$run/report.json" --svg "$run/report.svg" || status=$?
+"$bin/eplbctl" report "$run" --min-rebalances 3 --out "$run/report.json" || status=$?
 # Windows as short as the daemon's, for the lines of the page.
 "$bin/eplbctl" report "$run" --window-steps 10 --html "$run/report.html" >/dev/null || status=$?
 say "everything the run wrote is in $run (report.json, run.json, placements.jsonl, events.json, eplbd.log, eplbd.db)"
-say "the page of the run, for a browser: $run/report.html; its picture: $run/report.svg"
+say "the page of the run, for a browser: $run/report.html"
 exit "$status"

@@ -118,7 +118,7 @@ class LayerAligner {
     std::sort(replicas_.begin(), replicas_.end());
     int32_t primary = previous_.PrimaryOf(layer, expert).value;
     if (slots(layer.value, primary) != expert.value) {
-      const auto survivor = std::find_if(replicas_.begin(), replicas_.end(), [&](int32_t slot) {
+      const auto survivor = std::ranges::find_if(replicas_, [&](int32_t slot) {
         return previous_.ExpertIn(layer, SlotId{slot}) == expert;
       });
       primary = survivor == replicas_.end() ? primary_of_next : *survivor;

@@ -1,6 +1,5 @@
 // Relabels slots inside GPUs so that as little as possible moves.
-#ifndef EPLB_PLACEMENT_ALIGN_H_
-#define EPLB_PLACEMENT_ALIGN_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 
@@ -21,5 +20,3 @@ namespace eplb {
 absl::StatusOr<Placement> Align(const Placement& previous, const Placement& next);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_ALIGN_H_

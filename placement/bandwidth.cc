@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/quantity.h"
 
 namespace eplb {
@@ -55,7 +56,7 @@ absl::StatusOr<double> ParseBandwidth(std::string_view text) {
     const double bytes_per_s = quantity->number * *unit;
     if (bytes_per_s >= kLeast && bytes_per_s <= kMostBytesPerS) return bytes_per_s;
   }
-  return absl::InvalidArgumentError(absl::StrCat("expected ", kBandwidthExpected));
+  return InvalidInput("expected ", kBandwidthExpected);
 }
 
 std::string BandwidthText(double bytes_per_s) {
@@ -66,8 +67,7 @@ std::string BandwidthNote(std::string_view text, LinkClass link) {
   const std::optional<Quantity> quantity = SplitQuantity(text);
   if (!quantity || !quantity->unit.empty()) return "";
   const double number = quantity->number;
-  const bool is_nic =
-      std::find(std::begin(kNicRates), std::end(kNicRates), number) != std::end(kNicRates);
+  const bool is_nic = std::ranges::find(kNicRates, number) != std::end(kNicRates);
   const bool doubtful = number > kMostNvlink || (link == LinkClass::kInterNode && is_nic);
   if (!doubtful) return "";
   const std::string given = Shortest(number);

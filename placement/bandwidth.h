@@ -1,6 +1,5 @@
 // Bandwidths of links as people write them: "450 GB/s", "400Gb/s". threads: safe, no state.
-#ifndef EPLB_PLACEMENT_BANDWIDTH_H_
-#define EPLB_PLACEMENT_BANDWIDTH_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -14,8 +13,7 @@ enum class LinkClass { kIntraNode, kInterNode };
 
 inline constexpr char kBandwidthExpected[] =
     "a bandwidth such as 450 GB/s or 400Gb/s (b: bits, B: bytes), or a number of GB/s, in "
-    "1e-6..1e6 "
-    "GB/s";
+    "1e-6..1e6 GB/s";
 
 // Bytes per second of a number with a unit, spaces between them allowed: k, M, G or T, then B
 // (bytes), b or bit (bits), then /s or ps. A number alone is GB/s, as in --link-gbps.
@@ -31,5 +29,3 @@ std::string BandwidthText(double bytes_per_s);
 std::string BandwidthNote(std::string_view text, LinkClass link);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_BANDWIDTH_H_

@@ -11,8 +11,8 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
-#include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/hex.h"
 
 namespace eplb {
@@ -73,12 +73,11 @@ absl::StatusOr<Digest> Digest::FromHex(std::string_view hex) {
   Digest digest;
   for (const char c : hex) {
     if (!absl::ascii_isxdigit(static_cast<unsigned char>(c))) {
-      return absl::InvalidArgumentError("a digest has only hexadecimal characters");
+      return InvalidInput("a digest has only hexadecimal characters");
     }
   }
   if (hex.size() != 2 * digest.bytes.size()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a digest has 64 hexadecimal characters, this has ", hex.size()));
+    return InvalidInput("a digest has 64 hexadecimal characters, this has ", hex.size());
   }
   const std::string bytes = BytesFromHex(hex).value_or("");
   std::copy(bytes.begin(), bytes.end(), digest.bytes.begin());

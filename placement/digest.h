@@ -1,7 +1,6 @@
 // SHA-256 identity of a placement: two ranks with the same digest route every token alike.
 // threads: safe, no state.
-#ifndef EPLB_PLACEMENT_DIGEST_H_
-#define EPLB_PLACEMENT_DIGEST_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -37,5 +36,3 @@ Digest DigestOf(const Placement& placement);
 Digest Sha256(std::string_view bytes);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_DIGEST_H_

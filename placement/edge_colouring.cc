@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -96,9 +95,8 @@ absl::StatusOr<int32_t> MaxDegree(std::span<const BipartiteEdge> edges, int32_t 
   for (size_t i = 0; i < edges.size(); ++i) {
     const auto [left, right] = edges[i];
     if (left < 0 || left >= num_left || right < 0 || right >= num_right) {
-      return absl::InvalidArgumentError(absl::StrCat("edge ", i, " joins ", left, " and ", right,
-                                                     ", expected 0..", num_left - 1, " and 0..",
-                                                     num_right - 1));
+      return InvalidInput("edge ", i, " joins ", left, " and ", right, ", expected 0..",
+                          num_left - 1, " and 0..", num_right - 1);
     }
     max_degree = std::max({max_degree, ++left_degree[static_cast<size_t>(left)],
                            ++right_degree[static_cast<size_t>(right)]});
@@ -114,9 +112,9 @@ absl::StatusOr<EdgeColouring> ColourEdges(std::span<const BipartiteEdge> edges, 
   if (max_degree == 0) return EdgeColouring{};
   const int64_t num_vertices = int64_t{num_left} + num_right;
   if (num_vertices > kMaxColourCells / max_degree) {
-    return absl::ResourceExhaustedError(absl::StrCat(
-        "colouring ", edges.size(), " edges needs a table of ", num_vertices, " vertices x ",
-        max_degree, " colours, at most ", kMaxColourCells, " cells are allowed"));
+    return ResourceExhausted("colouring ", edges.size(), " edges needs a table of ", num_vertices,
+                             " vertices x ", max_degree, " colours, at most ", kMaxColourCells,
+                             " cells are allowed");
   }
   ColourTable table(edges, num_left, static_cast<int32_t>(num_vertices), max_degree);
   for (size_t edge = 0; edge < edges.size(); ++edge) table.Colour(static_cast<int32_t>(edge));

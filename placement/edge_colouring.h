@@ -1,6 +1,5 @@
 // Colours the edges of a bipartite multigraph: how the transfers of a migration become rounds.
-#ifndef EPLB_PLACEMENT_EDGE_COLOURING_H_
-#define EPLB_PLACEMENT_EDGE_COLOURING_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -34,5 +33,3 @@ absl::StatusOr<EdgeColouring> ColourEdges(std::span<const BipartiteEdge> edges, 
                                           int32_t num_right);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_EDGE_COLOURING_H_

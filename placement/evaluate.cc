@@ -3,8 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/figure_mean.h"
 
@@ -17,14 +16,13 @@ absl::Status CheckShapes(const Load& load, const Placement& placement, const Gpu
   const Topology& topology = placement.topology();
   EPLB_RETURN_IF_ERROR(CheckLoadFits(load, topology, "placement"));
   if (speeds.num_gpus() != topology.num_gpus()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        speeds.num_gpus(), " GPU speeds, the placement has ", topology.num_gpus(), " GPUs"));
+    return InvalidInput(speeds.num_gpus(), " GPU speeds, the placement has ", topology.num_gpus(),
+                        " GPUs");
   }
   if (shares != nullptr &&
       (shares->rows() != topology.num_layers() || shares->cols() != topology.num_slots())) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("shares are ", shares->rows(), " x ", shares->cols(), ", expected ",
-                     topology.num_layers(), " layers x ", topology.num_slots(), " slots"));
+    return InvalidInput("shares are ", shares->rows(), " x ", shares->cols(), ", expected ",
+                        topology.num_layers(), " layers x ", topology.num_slots(), " slots");
   }
   return absl::OkStatus();
 }
@@ -45,9 +43,8 @@ absl::StatusOr<RealMatrix> GpuLoads(const RealMatrix& tokens, const Placement& p
         const int32_t expert = slots(layer, slot);
         if (expert < 0) continue;
         if (speed == 0) {
-          return absl::InvalidArgumentError(absl::StrCat("layer ", layer, " slot ", slot,
-                                                         " is on unusable GPU ", gpu,
-                                                         " and holds expert ", expert));
+          return InvalidInput("layer ", layer, " slot ", slot, " is on unusable GPU ", gpu,
+                              " and holds expert ", expert);
         }
         sum += shares == nullptr ? tokens(layer, expert) / counts(layer, expert)
                                  : tokens(layer, expert) * (*shares)(layer, slot);
@@ -105,7 +102,7 @@ int64_t CountDuplicates(const Placement& placement) {
           topology.FirstSlotOf(GpuId{gpu}).value, topology.SlotsOf(GpuId{gpu}));
       if (slots.size() > 0 && slots(0) < 0) continue;  // an unusable GPU
       held.assign(slots.begin(), slots.end());
-      std::sort(held.begin(), held.end());
+      std::ranges::sort(held);
       duplicates += held.end() - std::unique(held.begin(), held.end());
     }
   }

@@ -1,6 +1,5 @@
 // How even a placement is under a load. threads: safe, no state.
-#ifndef EPLB_PLACEMENT_EVALUATE_H_
-#define EPLB_PLACEMENT_EVALUATE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -58,5 +57,3 @@ Evaluation EvaluateGpuLoads(RealMatrix gpu_loads, int32_t num_usable,
 int64_t CountDuplicates(const Placement& placement);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_EVALUATE_H_

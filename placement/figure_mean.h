@@ -1,6 +1,5 @@
 // The mean of figures of which some have no sample: those are left out. threads: a value, not safe.
-#ifndef EPLB_PLACEMENT_FIGURE_MEAN_H_
-#define EPLB_PLACEMENT_FIGURE_MEAN_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -26,5 +25,3 @@ class FigureMean {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_FIGURE_MEAN_H_

@@ -1,9 +1,8 @@
 #include "placement/gpu_speeds.h"
 
-#include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/errors.h"
 
 namespace eplb {
 
@@ -24,31 +23,25 @@ absl::StatusOr<GpuSpeeds> GpuSpeeds::Make(int32_t num_gpus, std::span<const doub
   std::vector<double> result(speeds.begin(), speeds.end());
   if (speeds.empty()) result.assign(static_cast<size_t>(num_gpus), 1.0);
   if (result.size() != static_cast<size_t>(num_gpus)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(speeds.size(), " GPU speeds for ", num_gpus, " GPUs"));
+    return InvalidInput(speeds.size(), " GPU speeds for ", num_gpus, " GPUs");
   }
   for (size_t gpu = 0; gpu < result.size(); ++gpu) {
     // Written so that NaN is refused too.
     if (!(result[gpu] >= kMinSpeed && result[gpu] <= kMaxSpeed)) {
-      return absl::InvalidArgumentError(absl::StrCat("GPU ", gpu, " has speed ", result[gpu],
-                                                     ", expected ", kMinSpeed, "..", kMaxSpeed));
+      return InvalidInput("GPU ", gpu, " has speed ", result[gpu], ", expected ", kMinSpeed, "..",
+                          kMaxSpeed);
     }
   }
   for (const int32_t gpu : unusable) {
     if (gpu < 0 || gpu >= num_gpus) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("unusable GPU ", gpu, " is outside 0..", num_gpus - 1));
+      return InvalidInput("unusable GPU ", gpu, " is outside 0..", num_gpus - 1);
     }
     double& speed = result[static_cast<size_t>(gpu)];
-    if (speed == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("unusable GPU ", gpu, " is given twice"));
-    }
+    if (speed == 0) return InvalidInput("unusable GPU ", gpu, " is given twice");
     speed = 0;
   }
   GpuSpeeds made(std::move(result));
-  if (made.num_usable() == 0) {
-    return absl::InvalidArgumentError(absl::StrCat("all ", num_gpus, " GPUs are unusable"));
-  }
+  if (made.num_usable() == 0) return InvalidInput("all ", num_gpus, " GPUs are unusable");
   return made;
 }
 

@@ -1,6 +1,5 @@
 // How fast each GPU is, and which may hold experts at all.
-#ifndef EPLB_PLACEMENT_GPU_SPEEDS_H_
-#define EPLB_PLACEMENT_GPU_SPEEDS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -50,5 +49,3 @@ class GpuSpeeds {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_GPU_SPEEDS_H_

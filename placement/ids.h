@@ -1,7 +1,6 @@
 // Identifiers that do not convert into each other: a SlotId is never passed where an ExpertId is
 // meant.
-#ifndef EPLB_PLACEMENT_IDS_H_
-#define EPLB_PLACEMENT_IDS_H_
+#pragma once
 
 #include <compare>
 #include <cstddef>
@@ -28,5 +27,3 @@ using RankId = Id<struct RankTag>;      // process of the job, 0..world-1
 constexpr size_t AsIndex(int64_t value) { return static_cast<size_t>(value); }
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_IDS_H_

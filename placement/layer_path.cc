@@ -9,7 +9,7 @@ namespace {
 
 bool HasUnusable(const LayerPlacement& layer) {
   const std::vector<int32_t>& slots = layer.physical_to_logical;
-  return std::find(slots.begin(), slots.end(), -1) != slots.end();
+  return std::ranges::find(slots, -1) != slots.end();
 }
 
 }  // namespace
@@ -61,7 +61,7 @@ bool LayerPath::HasRoom(int32_t slot) const {
 void LayerPath::Write(int32_t slot, int32_t expert) {
   int32_t& held = now_[AsIndex(slot)];
   std::vector<int32_t>& wrong = wrong_[AsIndex(held)];
-  wrong.erase(std::find(wrong.begin(), wrong.end(), slot));
+  wrong.erase(std::ranges::find(wrong, slot));
   --num_wrong_;
   --count_[AsIndex(held)];
   ++count_[AsIndex(expert)];
@@ -96,8 +96,8 @@ int32_t LayerPath::Exchange(int32_t slot, bool force) {
   const int32_t held = now_[AsIndex(slot)];
   const int32_t next = after_.physical_to_logical[AsIndex(slot)];
   const std::vector<int32_t>& others = wrong_[AsIndex(next)];
-  const auto found = std::find_if(others.begin(), others.end(),
-                                  [&](int32_t other) { return force || HaveRoom(slot, other); });
+  const auto found =
+      std::ranges::find_if(others, [&](int32_t other) { return force || HaveRoom(slot, other); });
   if (found == others.end()) return -1;
   const int32_t other = *found;
   Write(slot, next);
@@ -166,7 +166,7 @@ LayerPlacement LayerPath::Now() const {
     order[AsIndex(expert)].emplace_back(leaves, rank, slot);
   }
   for (auto& replicas : order) {
-    std::sort(replicas.begin(), replicas.end());
+    std::ranges::sort(replicas);
     for (size_t rank = 0; rank < replicas.size(); ++rank) {
       layer.replica_rank[std::get<2>(replicas[rank])] = static_cast<int32_t>(rank);
     }

@@ -1,6 +1,5 @@
 // The way from one placement of a layer to another in parts, for boundaries that must be short.
-#ifndef EPLB_PLACEMENT_LAYER_PATH_H_
-#define EPLB_PLACEMENT_LAYER_PATH_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -55,5 +54,3 @@ class LayerPath {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_LAYER_PATH_H_

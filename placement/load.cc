@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -21,27 +22,25 @@ std::string Cell(Eigen::Index layer, Eigen::Index expert) {
 absl::Status CheckNotEmpty(Eigen::Index rows, Eigen::Index cols) {
   constexpr int64_t kMaxLoadCells = int64_t{1} << 28;
   if (rows < 1 || cols < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("load is ", rows, " layers x ", cols, " experts; both must be at least 1"));
+    return InvalidInput("load is ", rows, " layers x ", cols, " experts; both must be at least 1");
   }
   if (rows > kMaxLoadCells / cols) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load has ", rows, " x ", cols, " cells; at most ", kMaxLoadCells, " are accepted"));
+    return InvalidInput("load has ", rows, " x ", cols, " cells; at most ", kMaxLoadCells,
+                        " are accepted");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckSameShape(std::span<const Load* const> windows) {
-  if (windows.empty()) return absl::InvalidArgumentError("there is no window");
+  if (windows.empty()) return InvalidInput("there is no window");
   const Load& first = *windows.front();
   for (size_t i = 1; i < windows.size(); ++i) {
     const Load& load = *windows[i];
     if (load.num_layers() == first.num_layers() && load.num_experts() == first.num_experts()) {
       continue;
     }
-    return absl::InvalidArgumentError(
-        absl::StrCat("window ", i, " has ", load.num_layers(), " layers x ", load.num_experts(),
-                     " experts, window 0 has ", first.num_layers(), " x ", first.num_experts()));
+    return InvalidInput("window ", i, " has ", load.num_layers(), " layers x ", load.num_experts(),
+                        " experts, window 0 has ", first.num_layers(), " x ", first.num_experts());
   }
   return absl::OkStatus();
 }
@@ -52,9 +51,8 @@ absl::StatusOr<Load> SumOfCounts(std::span<const Load* const> windows) {
     const LoadMatrix& counts = window->counts();
     for (Eigen::Index i = 0; i < sum.size(); ++i) {
       if (__builtin_add_overflow(sum.data()[i], counts.data()[i], &sum.data()[i])) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("the sum over windows of layer ", i / sum.cols(), " expert ",
-                         i % sum.cols(), " is above 2^63-1; take the last or an average (ema)"));
+        return InvalidInput("the sum over windows of layer ", i / sum.cols(), " expert ",
+                            i % sum.cols(), " is above 2^63-1; take the last or an average (ema)");
       }
     }
   }
@@ -71,12 +69,10 @@ absl::StatusOr<Load> Load::FromCounts(LoadMatrix counts) {
     for (Eigen::Index expert = 0; expert < counts.cols(); ++expert) {
       const int64_t cell = counts(layer, expert);
       if (cell < 0) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("load: ", Cell(layer, expert), " is ", cell, ", counts must be >= 0"));
+        return InvalidInput("load: ", Cell(layer, expert), " is ", cell, ", counts must be >= 0");
       }
       if (__builtin_add_overflow(sum, cell, &sum)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("load: the sum of layer ", layer, " is above 2^63-1"));
+        return InvalidInput("load: the sum of layer ", layer, " is above 2^63-1");
       }
     }
   }
@@ -92,14 +88,13 @@ absl::StatusOr<Load> Load::FromEstimates(RealMatrix estimates) {
     for (Eigen::Index expert = 0; expert < estimates.cols(); ++expert) {
       const double cell = estimates(layer, expert);
       if (!std::isfinite(cell) || cell < 0) {
-        return absl::InvalidArgumentError(absl::StrCat("load: ", Cell(layer, expert), " is ", cell,
-                                                       ", counts must be finite and >= 0"));
+        return InvalidInput("load: ", Cell(layer, expert), " is ", cell,
+                            ", counts must be finite and >= 0");
       }
       sum += cell;
     }
     if (!std::isfinite(sum)) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("load: the sum of layer ", layer, " is above the range of double"));
+      return InvalidInput("load: the sum of layer ", layer, " is above the range of double");
     }
   }
   return Load(std::move(estimates));
@@ -125,8 +120,7 @@ absl::StatusOr<FloatMatrix> Load::ToFloat() const {
     for (Eigen::Index expert = 0; expert < cells.cols(); ++expert) {
       const double cell = cells(layer, expert);
       if (cell > static_cast<double>(std::numeric_limits<float>::max())) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("load: ", Cell(layer, expert), " is ", cell, ", above float32's range"));
+        return InvalidInput("load: ", Cell(layer, expert), " is ", cell, ", above float32's range");
       }
       result(layer, expert) = static_cast<float>(cell);
     }
@@ -145,8 +139,8 @@ absl::StatusOr<Load> CombineLoads(std::span<const Load* const> windows,
                                   std::optional<double> decay) {
   EPLB_RETURN_IF_ERROR(CheckSameShape(windows));
   if (windows.size() == 1) return *windows.front();
-  const bool all_counts = std::all_of(windows.begin(), windows.end(),
-                                      [](const Load* window) { return window->is_counts(); });
+  const bool all_counts =
+      std::ranges::all_of(windows, [](const Load* window) { return window->is_counts(); });
   if (!decay.has_value() && all_counts) return SumOfCounts(windows);
   RealMatrix estimate = windows.front()->ToDouble();
   for (const Load* window : windows.subspan(1)) {
@@ -171,9 +165,9 @@ absl::Status CheckLoadFits(const Load& load, const Topology& topology, const cha
   if (load.num_layers() == topology.num_layers() && load.num_experts() == topology.num_experts()) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat(
-      "load has ", load.num_layers(), " layers x ", load.num_experts(), " experts, the ", owner,
-      " has ", topology.num_layers(), " x ", topology.num_experts()));
+  return InvalidInput("load has ", load.num_layers(), " layers x ", load.num_experts(),
+                      " experts, the ", owner, " has ", topology.num_layers(), " x ",
+                      topology.num_experts());
 }
 
 }  // namespace eplb

@@ -1,6 +1,5 @@
 // Tokens routed to each logical expert of each layer: the input of every decision.
-#ifndef EPLB_PLACEMENT_LOAD_H_
-#define EPLB_PLACEMENT_LOAD_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -67,5 +66,3 @@ absl::StatusOr<Load> CombineLoads(std::span<const Load* const> windows,
 double CombineSteps(std::span<const double> num_steps, std::optional<double> decay);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_LOAD_H_

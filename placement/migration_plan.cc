@@ -5,8 +5,7 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/edge_colouring.h"
 
@@ -138,12 +137,11 @@ absl::StatusOr<std::vector<LayerId>> CheckedLayers(const Topology& topology,
   }
   for (size_t i = 0; i < result.size(); ++i) {
     if (result[i].value < 0 || result[i].value >= topology.num_layers()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", result[i].value, " is outside 0..", topology.num_layers() - 1));
+      return InvalidInput("layer ", result[i].value, " is outside 0..", topology.num_layers() - 1);
     }
     if (i > 0 && result[i] <= result[i - 1]) {
-      return absl::InvalidArgumentError(absl::StrCat("layers must rise, layer ", result[i].value,
-                                                     " follows layer ", result[i - 1].value));
+      return InvalidInput("layers must rise, layer ", result[i].value, " follows layer ",
+                          result[i - 1].value);
     }
   }
   return result;
@@ -158,7 +156,7 @@ absl::Status AssignRounds(const Topology& topology, MigrationPlan& plan) {
   EPLB_ASSIGN_OR_RETURN(const EdgeColouring colouring,
                         ColourEdges(edges, topology.num_gpus(), topology.num_gpus()));
   for (size_t i = 0; i < edges.size(); ++i) plan.transfers[i].round = colouring.colours[i];
-  std::sort(plan.transfers.begin(), plan.transfers.end(), [](const Transfer& a, const Transfer& b) {
+  std::ranges::sort(plan.transfers, [](const Transfer& a, const Transfer& b) {
     return std::tie(a.round, a.source, a.destination, a.layer, a.expert) <
            std::tie(b.round, b.source, b.destination, b.layer, b.expert);
   });
@@ -171,7 +169,7 @@ int32_t MaxIncoming(const Topology& topology, const std::vector<Transfer>& neede
   int32_t most = 0;
   for (size_t i = 0; i < needed.size(); ++i) {
     if (i > 0 && needed[i].layer != needed[i - 1].layer) {
-      std::fill(incoming.begin(), incoming.end(), 0);
+      std::ranges::fill(incoming, 0);
     }
     most = std::max(most, ++incoming[static_cast<size_t>(needed[i].destination.value)]);
   }
@@ -185,9 +183,9 @@ absl::Status CountBytes(const Topology& topology, const MigrationOptions& option
     const int64_t state = transfer.state_slots.empty() ? 0 : options.state_bytes;
     if (__builtin_add_overflow(plan.link_bytes, weight, &plan.link_bytes) ||
         __builtin_add_overflow(plan.link_bytes, state, &plan.link_bytes)) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "weight_bytes ", options.weight_bytes, " and state_bytes ", options.state_bytes,
-          " sum to more than 2^63-1 over ", plan.transfers.size(), " transfers"));
+      return InvalidInput("weight_bytes ", options.weight_bytes, " and state_bytes ",
+                          options.state_bytes, " sum to more than 2^63-1 over ",
+                          plan.transfers.size(), " transfers");
     }
     const bool crosses = topology.NodeOf(transfer.source) != topology.NodeOf(transfer.destination);
     plan.cross_node_transfers += crosses ? 1 : 0;
@@ -240,9 +238,8 @@ absl::StatusOr<MigrationPlan> PlanLayers(const Placement& current, const Placeme
   const Topology& topology = target.topology();
   EPLB_RETURN_IF_ERROR(CheckSameTopology("current", current.topology(), "target", topology));
   if (options.weight_bytes < 0 || options.state_bytes < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("weight_bytes is ", options.weight_bytes,
-                                                   " and state_bytes is ", options.state_bytes,
-                                                   ", both must be >= 0"));
+    return InvalidInput("weight_bytes is ", options.weight_bytes, " and state_bytes is ",
+                        options.state_bytes, ", both must be >= 0");
   }
   Planner planner(current, target, options);
   for (const LayerId layer : layers) planner.AddLayer(layer);
@@ -253,7 +250,7 @@ absl::StatusOr<MigrationPlan> PlanLayers(const Placement& current, const Placeme
   for (Transfer& transfer : needed) {
     (transfer.is_local() ? plan.local : plan.transfers).push_back(std::move(transfer));
   }
-  std::sort(plan.local.begin(), plan.local.end(), [](const Transfer& a, const Transfer& b) {
+  std::ranges::sort(plan.local, [](const Transfer& a, const Transfer& b) {
     return std::tie(a.destination, a.layer, a.expert) < std::tie(b.destination, b.layer, b.expert);
   });
   EPLB_RETURN_IF_ERROR(CountBytes(topology, options, plan));

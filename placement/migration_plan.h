@@ -1,8 +1,7 @@
 // The transfers that turn one placement into another: who sends which expert to whom, in which
 // round. A plan names layers, experts, GPUs and slots and never an address; every rank computes it
 // and gets the same hash.
-#ifndef EPLB_PLACEMENT_MIGRATION_PLAN_H_
-#define EPLB_PLACEMENT_MIGRATION_PLAN_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -94,5 +93,3 @@ struct MoveSummary {
 absl::StatusOr<MoveSummary> SummariseMoves(const Placement& previous, const Placement& next);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_MIGRATION_PLAN_H_

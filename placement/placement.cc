@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <string>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -14,9 +14,8 @@ namespace {
 absl::Status CheckShape(const char* name, const Topology& topology, Eigen::Index rows,
                         Eigen::Index cols) {
   if (rows == topology.num_layers() && cols == topology.num_slots()) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, " is ", rows, " x ", cols, ", expected ",
-                                                 topology.num_layers(), " layers x ",
-                                                 topology.num_slots(), " slots"));
+  return InvalidInput(name, " is ", rows, " x ", cols, ", expected ", topology.num_layers(),
+                      " layers x ", topology.num_slots(), " slots");
 }
 
 std::string Slot(Eigen::Index layer, Eigen::Index slot) {
@@ -57,13 +56,11 @@ class Placement::Maker {
     const int32_t row = layer.layer.value;
     const auto num_slots = static_cast<size_t>(topology_.num_slots());
     if (row < 0 || row >= topology_.num_layers()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", row, " is outside 0..", topology_.num_layers() - 1));
+      return InvalidInput("layer ", row, " is outside 0..", topology_.num_layers() - 1);
     }
     if (layer.physical_to_logical.size() != num_slots || layer.replica_rank.size() != num_slots) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", row, " has ", layer.physical_to_logical.size(), " slots and ",
-                       layer.replica_rank.size(), " replica ranks, expected ", num_slots));
+      return InvalidInput("layer ", row, " has ", layer.physical_to_logical.size(), " slots and ",
+                          layer.replica_rank.size(), " replica ranks, expected ", num_slots);
     }
     std::copy_n(layer.physical_to_logical.begin(), num_slots, &maps_.physical_to_logical(row, 0));
     std::copy_n(layer.replica_rank.begin(), num_slots, &maps_.replica_rank(row, 0));
@@ -73,10 +70,10 @@ class Placement::Maker {
   absl::StatusOr<Placement> Finish() && {
     maps_.max_replicas = maps_.replica_count.maxCoeff();
     if (int64_t{maps_.replica_count.size()} * maps_.max_replicas > kMaxReplicaCells) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "an expert has ", maps_.max_replicas, " replicas: the map of ", topology_.num_layers(),
-          " layers x ", topology_.num_experts(), " experts x ", maps_.max_replicas,
-          " replicas has more than ", kMaxReplicaCells, " entries"));
+      return InvalidInput("an expert has ", maps_.max_replicas, " replicas: the map of ",
+                          topology_.num_layers(), " layers x ", topology_.num_experts(),
+                          " experts x ", maps_.max_replicas, " replicas has more than ",
+                          kMaxReplicaCells, " entries");
     }
     return Placement(topology_, std::make_shared<const Maps>(std::move(maps_)));
   }
@@ -106,15 +103,14 @@ class Placement::Maker {
       const GpuId gpu = topology_.GpuOf(SlotId{static_cast<int32_t>(slot)});
       if (expert == -1 && !holds_[static_cast<size_t>(gpu.value)]) continue;
       if (expert < 0 || expert >= num_experts) {
-        return absl::InvalidArgumentError(absl::StrCat(Slot(layer, slot), " holds expert ", expert,
-                                                       ", expected 0..", num_experts - 1));
+        return InvalidInput(Slot(layer, slot), " holds expert ", expert, ", expected 0..",
+                            num_experts - 1);
       }
       ++maps_.replica_count(layer, expert);
     }
     for (int32_t expert = 0; expert < num_experts; ++expert) {
       if (maps_.replica_count(layer, expert) > 0) continue;
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer, ": expert ", expert, " is in no slot"));
+      return InvalidInput("layer ", layer, ": expert ", expert, " is in no slot");
     }
     return absl::OkStatus();
   }
@@ -127,15 +123,13 @@ class Placement::Maker {
       const int32_t rank = maps_.replica_rank(layer, slot);
       const int32_t count = maps_.replica_count(layer, expert);
       if (rank < 0 || rank >= count) {
-        return absl::InvalidArgumentError(absl::StrCat(Slot(layer, slot), " has replica rank ",
-                                                       rank, ", expert ", expert, " has ", count,
-                                                       " replicas"));
+        return InvalidInput(Slot(layer, slot), " has replica rank ", rank, ", expert ", expert,
+                            " has ", count, " replicas");
       }
       int32_t& entry = maps_.replica_slots(layer, maps_.first_replica(layer, expert) + rank);
       if (entry != -1) {
-        return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": slots ", entry, " and ",
-                                                       slot, " both have replica rank ", rank,
-                                                       " of expert ", expert));
+        return InvalidInput("layer ", layer, ": slots ", entry, " and ", slot,
+                            " both have replica rank ", rank, " of expert ", expert);
       }
       entry = static_cast<int32_t>(slot);
     }
@@ -154,7 +148,7 @@ absl::StatusOr<Placement> Placement::FromSlots(
   IndexMatrix ranks(physical_to_logical.rows(), physical_to_logical.cols());
   std::vector<int32_t> seen(static_cast<size_t>(topology.num_experts()));
   for (Eigen::Index layer = 0; layer < ranks.rows(); ++layer) {
-    std::fill(seen.begin(), seen.end(), 0);
+    std::ranges::fill(seen, 0);
     for (Eigen::Index slot = 0; slot < ranks.cols(); ++slot) {
       const int32_t expert = physical_to_logical(layer, slot);
       const bool in_range = expert >= 0 && expert < topology.num_experts();
@@ -203,9 +197,7 @@ absl::StatusOr<Placement> Placement::WithLayers(std::span<const LayerPlacement> 
   for (const LayerPlacement& layer : layers) {
     EPLB_RETURN_IF_ERROR(maker.Replace(layer));
     const auto row = static_cast<size_t>(layer.layer.value);
-    if (given[row]) {
-      return absl::InvalidArgumentError(absl::StrCat("layer ", row, " is given twice"));
-    }
+    if (given[row]) return InvalidInput("layer ", row, " is given twice");
     given[row] = true;
   }
   EPLB_RETURN_IF_ERROR(maker.DeriveAgain(layers));

@@ -1,6 +1,5 @@
 // Which expert each slot holds: the value everything else is about.
-#ifndef EPLB_PLACEMENT_PLACEMENT_H_
-#define EPLB_PLACEMENT_PLACEMENT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -100,5 +99,3 @@ class Placement {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_PLACEMENT_H_

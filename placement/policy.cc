@@ -1,8 +1,7 @@
 // Checks and answers that all policies share.
 #include "placement/policy.h"
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/align.h"
 
@@ -24,9 +23,9 @@ absl::Status CheckShapes(const PolicyInput& input) {
         load.num_experts() == topology.num_experts()) {
       return absl::OkStatus();
     }
-    return absl::InvalidArgumentError(absl::StrCat(
-        name, " has ", load.num_layers(), " layers x ", load.num_experts(),
-        " experts, the topology has ", topology.num_layers(), " x ", topology.num_experts()));
+    return InvalidInput(name, " has ", load.num_layers(), " layers x ", load.num_experts(),
+                        " experts, the topology has ", topology.num_layers(), " x ",
+                        topology.num_experts());
   };
   EPLB_RETURN_IF_ERROR(check("load", input.load));
   for (const Load& window : input.recent) EPLB_RETURN_IF_ERROR(check("recent window", window));

@@ -1,10 +1,8 @@
 // A policy computes a placement from a load. One file each under policies/, one row in registry.cc.
-#ifndef EPLB_PLACEMENT_POLICY_H_
-#define EPLB_PLACEMENT_POLICY_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <memory>
 #include <optional>
 #include <span>
 #include <string_view>
@@ -27,6 +25,25 @@ enum class Effort { kFast, kDefault, kThorough };
 constexpr int32_t ByEffort(Effort effort, int32_t fast, int32_t usual, int32_t thorough) {
   return effort == Effort::kFast ? fast : effort == Effort::kThorough ? thorough : usual;
 }
+
+// Order of two equal loads in `deepseek`. The reference leaves it open and replicas of one expert
+// are always equal.
+enum class TieBreak {
+  kStable,  // the lower index: documented, the same everywhere
+  kCompat,  // order of torch 1.13 on CPU: libstdc++'s std::sort over (value, index) pairs
+};
+
+// Options of all policies. A policy ignores those that it does not know.
+struct PolicyOptions {
+  TieBreak tie_break = TieBreak::kStable;
+  // Absent: DefaultHierarchy of the topology, or in `deepseek` the reference's own rule. There
+  // kNone ignores expert groups and nodes.
+  std::optional<Hierarchy> hierarchy;
+  Effort effort = Effort::kDefault;
+  bool allow_duplicates = false;             // two replicas of an expert on one GPU where it helps
+  std::optional<int32_t> max_moves_per_gpu;  // transfers into a GPU per layer; absent: the
+                                             // policy's own rule
+};
 
 struct PolicyInput {
   const Load& load;          // [L, E]; not kept after the call
@@ -68,5 +85,3 @@ class Policy {
 absl::StatusOr<Placement> SolveAligned(const Policy& policy, const PolicyInput& input);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_POLICY_H_

@@ -5,6 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
+
 namespace eplb {
 namespace {
 
@@ -29,16 +31,13 @@ absl::StatusOr<RankGrid> RankGrid::Make(const RankGridOptions& options) {
        {std::pair{"pipeline_parallel_size", options.pipeline_parallel_size},
         {"expert_tensor_parallel", options.expert_tensor_parallel},
         {"num_gpus", options.num_gpus}}) {
-    if (factor < 1) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ": ", factor, ", expected >= 1"));
-    }
+    if (factor < 1) return InvalidInput(name, ": ", factor, ", expected >= 1");
     divides = divides && rest % factor == 0;
     rest /= factor;
   }
   if (divides) return RankGrid(options);
-  return absl::InvalidArgumentError(absl::StrCat("world_size: ", options.world_size,
-                                                 ", expected a positive multiple of ",
-                                                 FactorsText(options)));
+  return InvalidInput("world_size: ", options.world_size, ", expected a positive multiple of ",
+                      FactorsText(options));
 }
 
 int32_t RankGrid::EpGroupOf(RankId rank) const {

@@ -1,6 +1,5 @@
 // Position of each rank of a job: its pipeline stage, its EP group and its GPU.
-#ifndef EPLB_PLACEMENT_RANK_GRID_H_
-#define EPLB_PLACEMENT_RANK_GRID_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -64,5 +63,3 @@ class RankGrid {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_RANK_GRID_H_

@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
+#include "base/errors.h"
 
 namespace eplb {
 
@@ -13,8 +13,7 @@ constexpr int64_t kMaxCells = int64_t{1} << 28;
 
 absl::Status CheckRange(const char* name, int32_t value) {
   if (value >= 1 && value <= kMaxCount) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " is ", value, ", it must be in 1..", kMaxCount));
+  return InvalidInput(name, " is ", value, ", it must be in 1..", kMaxCount);
 }
 
 }  // namespace
@@ -28,21 +27,20 @@ absl::StatusOr<Topology> Topology::Make(const TopologyOptions& options) {
     if (absl::Status status = CheckRange(name, value); !status.ok()) return status;
   }
   if (int64_t{options.num_layers} * options.num_slots > kMaxCells) {
-    return absl::InvalidArgumentError(absl::StrCat("num_layers x num_slots is ", options.num_layers,
-                                                   " x ", options.num_slots, ", above ",
-                                                   kMaxCells));
+    return InvalidInput("num_layers x num_slots is ", options.num_layers, " x ", options.num_slots,
+                        ", above ", kMaxCells);
   }
   if (options.num_slots < options.num_experts) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "num_slots is ", options.num_slots, ", fewer than the ", options.num_experts, " experts"));
+    return InvalidInput("num_slots is ", options.num_slots, ", fewer than the ",
+                        options.num_experts, " experts");
   }
   if (options.num_slots < options.num_gpus) {
-    return absl::InvalidArgumentError(absl::StrCat("num_slots is ", options.num_slots,
-                                                   ", fewer than the ", options.num_gpus, " GPUs"));
+    return InvalidInput("num_slots is ", options.num_slots, ", fewer than the ", options.num_gpus,
+                        " GPUs");
   }
   if (options.num_gpus % options.num_nodes != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "num_gpus is ", options.num_gpus, ", not a multiple of the ", options.num_nodes, " nodes"));
+    return InvalidInput("num_gpus is ", options.num_gpus, ", not a multiple of the ",
+                        options.num_nodes, " nodes");
   }
   return Topology(options);
 }
@@ -92,9 +90,8 @@ absl::Status CheckSameTopology(const char* first, const Topology& a, const char*
       {"nodes", a.num_nodes(), b.num_nodes()},    {"groups", a.num_groups(), b.num_groups()}};
   for (const auto& number : numbers) {
     if (number.in_a == number.in_b) continue;
-    return absl::InvalidArgumentError(absl::StrCat("the ", first, " placement has ", number.in_a,
-                                                   " ", number.name, ", the ", second,
-                                                   " placement has ", number.in_b));
+    return InvalidInput("the ", first, " placement has ", number.in_a, " ", number.name, ", the ",
+                        second, " placement has ", number.in_b);
   }
   return absl::OkStatus();
 }
@@ -109,14 +106,14 @@ absl::Status CheckHierarchy(const Topology& topology, Hierarchy hierarchy) {
   if (hierarchy == Hierarchy::kNone) return absl::OkStatus();
   const char* name = hierarchy == Hierarchy::kStrict ? "strict" : "soft";
   if (topology.num_groups() % topology.num_nodes() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hierarchy ", name, " needs expert groups in multiples of the ", topology.num_nodes(),
-        " nodes, got ", topology.num_groups(), " expert groups"));
+    return InvalidInput("hierarchy ", name, " needs expert groups in multiples of the ",
+                        topology.num_nodes(), " nodes, got ", topology.num_groups(),
+                        " expert groups");
   }
   if (topology.num_experts() % topology.num_groups() != 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hierarchy ", name, " needs experts in multiples of the ", topology.num_groups(),
-        " expert groups, got ", topology.num_experts(), " experts"));
+    return InvalidInput("hierarchy ", name, " needs experts in multiples of the ",
+                        topology.num_groups(), " expert groups, got ", topology.num_experts(),
+                        " experts");
   }
   return absl::OkStatus();
 }

@@ -1,9 +1,7 @@
 // Fixed frame of a job: its slots, GPUs, nodes and expert groups.
-#ifndef EPLB_PLACEMENT_TOPOLOGY_H_
-#define EPLB_PLACEMENT_TOPOLOGY_H_
+#pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
@@ -74,5 +72,3 @@ Hierarchy DefaultHierarchy(const Topology& topology);
 absl::Status CheckHierarchy(const Topology& topology, Hierarchy hierarchy);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_TOPOLOGY_H_

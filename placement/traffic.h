@@ -1,6 +1,5 @@
 // How many experts a change of placements sends from which GPU to which.
-#ifndef EPLB_PLACEMENT_TRAFFIC_H_
-#define EPLB_PLACEMENT_TRAFFIC_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -32,5 +31,3 @@ struct Flows {
 absl::StatusOr<Flows> FlowsBetween(const Placement& before, const Placement& after);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_TRAFFIC_H_

@@ -1,6 +1,5 @@
 // The layout of a job without EPLB: one slot per expert, in order. Savings count against it.
-#ifndef EPLB_PLACEMENT_WITHOUT_EPLB_H_
-#define EPLB_PLACEMENT_WITHOUT_EPLB_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -25,5 +24,3 @@ Evaluation EvaluateWithoutEplb(const Load& load, int32_t num_gpus,
                                const GpuSpeeds* speeds = nullptr);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_WITHOUT_EPLB_H_

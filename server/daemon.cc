@@ -1,7 +1,6 @@
 // Starts the parts of the daemon in their order, and ends them in the reverse one.
 #include "server/daemon.h"
 
-#include <string>
 #include <utility>
 
 #include "base/status_macros.h"

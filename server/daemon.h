@@ -1,6 +1,5 @@
 // All of eplbd in one object: store, core, gRPC and HTTP.
-#ifndef EPLB_SERVER_DAEMON_H_
-#define EPLB_SERVER_DAEMON_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -63,5 +62,3 @@ class Daemon {
 std::string DaemonVersion();
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_DAEMON_H_

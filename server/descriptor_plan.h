@@ -1,6 +1,5 @@
 // How many file descriptors the daemon may have, and what they are for.
-#ifndef EPLB_SERVER_DESCRIPTOR_PLAN_H_
-#define EPLB_SERVER_DESCRIPTOR_PLAN_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -28,5 +27,3 @@ struct DescriptorPlan {
 DescriptorPlan PlanDescriptors(int64_t limit, int32_t wanted);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_DESCRIPTOR_PLAN_H_

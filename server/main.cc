@@ -27,6 +27,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/monotonic_clock.h"
@@ -73,16 +74,15 @@ std::vector<std::pair<std::string, std::string>> Environment() {
 absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
   if (insecure_network) return absl::OkStatus();
   if (!config.grpc.IsLoopback() && !config.tls.enabled()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidInput(
         config.grpc.Text(),
         ": other machines reach this address and nothing is encrypted; set tls.cert, tls.key and "
-        "tls.ca, listen on loopback or give --insecure-network"));
+        "tls.ca, listen on loopback or give --insecure-network");
   }
   if (config.http.IsLoopback()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(config.http.Text(),
-                   ": other machines reach this address and HTTP is not encrypted; listen on "
-                   "loopback or give --insecure-network"));
+  return InvalidInput(config.http.Text(),
+                      ": other machines reach this address and HTTP is not encrypted; listen on "
+                      "loopback or give --insecure-network");
 }
 
 // The text of the configuration file, empty without one.
@@ -121,8 +121,7 @@ absl::Status ChooseStore(DaemonConfig* config) {
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!error) return absl::OkStatus();
-  return absl::UnavailableError(
-      absl::StrCat(folder.string(), ": cannot be created: ", error.message()));
+  return Unavailable(folder.string(), ": cannot be created: ", error.message());
 }
 
 // Makes the folder of `socket` if its parent is there. Returns false if no file can be made in it.
@@ -358,9 +357,7 @@ int Serve(DaemonConfig config, bool insecure_network) {
   if (const absl::Status room = CheckThreadRoom(kThreadsOfDaemon); !room.ok()) {
     return Fail(kFailed, room);
   }
-  if (const absl::Status status = ChooseStore(&config); !status.ok()) {
-    return Fail(kFailed, status);
-  }
+  if (const absl::Status status = ChooseStore(&config); !status.ok()) return Fail(kFailed, status);
   ChooseUnixSocket(&config);
   StartLog(config.log_level, LogFormatOf(config.log_format));
   RouteGrpcLog();

@@ -1,6 +1,5 @@
 // Answers of the HTTP side of a running daemon: one snapshot of its parts per request.
-#ifndef EPLB_SERVER_OBSERVED_H_
-#define EPLB_SERVER_OBSERVED_H_
+#pragma once
 
 #include <string>
 
@@ -24,5 +23,3 @@ MetricsSnapshot TakeSnapshot(const Observed& observed);
 HttpServer::Sources SourcesOf(const Observed& observed);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_OBSERVED_H_

@@ -1,6 +1,5 @@
 // The command line of eplbd.
-#ifndef EPLB_SERVER_OPTIONS_H_
-#define EPLB_SERVER_OPTIONS_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -27,5 +26,3 @@ struct ParsedOptions {
 ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string& version);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_OPTIONS_H_

@@ -1,7 +1,6 @@
 // One of several daemons that share a store in etcd: it stands by until it is elected, and leads
 // until it is not.
-#ifndef EPLB_SERVER_STANDBY_DAEMON_H_
-#define EPLB_SERVER_STANDBY_DAEMON_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -16,7 +15,6 @@
 #include "server/etcd/client.h"
 #include "server/etcd/election.h"
 #include "server/http/http_server.h"
-#include "server/process/socket.h"
 #include "server/rpc/standby_server.h"
 #include "server/store/store.h"
 
@@ -65,5 +63,3 @@ class StandbyDaemon {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STANDBY_DAEMON_H_

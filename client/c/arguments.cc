@@ -9,6 +9,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/c/call.h"
 #include "client/c/structs.h"
@@ -32,19 +33,17 @@ absl::StatusOr<Role> ReadRole(int32_t role) {
     case EPLB_DERIVED:
       return Role::kDerived;
     default:
-      return absl::InvalidArgumentError(absl::StrCat(
-          "role ", role, ", expected EPLB_WEIGHT (0), EPLB_STATE (1) or ", "EPLB_DERIVED (2)"));
+      return InvalidInput("role ", role, ", expected EPLB_WEIGHT (0), EPLB_STATE (1) or ",
+                          "EPLB_DERIVED (2)");
   }
 }
 
 absl::StatusOr<ExpertTensorView> ReadTensor(const eplb_tensor& tensor) {
   ExpertTensorView view;
-  if (tensor.name == nullptr) return absl::InvalidArgumentError("name is NULL");
+  if (tensor.name == nullptr) return InvalidInput("name is NULL");
   view.name = tensor.name;
   EPLB_ASSIGN_OR_RETURN(view.role, ReadRole(tensor.role));
-  if (tensor.reserved != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("reserved ", tensor.reserved, ", expected 0"));
-  }
+  if (tensor.reserved != 0) return InvalidInput("reserved ", tensor.reserved, ", expected 0");
   view.layer = tensor.layer;
   view.base = tensor.base;
   view.num_rows = tensor.num_rows;
@@ -86,20 +85,19 @@ absl::Status CheckNumbers(const eplb_client_options& given) {
   for (const auto& [name, number] :
        {std::pair{"reserved", given.reserved}, {"reserved2", given.reserved2}}) {
     if (number == 0) continue;
-    return absl::InvalidArgumentError(absl::StrCat("options.", name, ": ", number, ", expected 0"));
+    return InvalidInput("options.", name, ": ", number, ", expected 0");
   }
   for (const auto& [name, number] : {std::pair{"require_daemon", given.require_daemon},
                                      {"take_over", given.take_over},
                                      {"ahead", given.ahead}}) {
     if (number == 0 || number == 1) continue;
-    return absl::InvalidArgumentError(absl::StrCat(name, ": ", number, ", expected 0 or 1"));
+    return InvalidInput(name, ": ", number, ", expected 0 or 1");
   }
   if (given.state_placement != EPLB_STATE_WITH_PRIMARY &&
       given.state_placement != EPLB_STATE_IN_EVERY_REPLICA) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("state_placement: ", given.state_placement,
-                     ", expected EPLB_STATE_WITH_PRIMARY (", EPLB_STATE_WITH_PRIMARY,
-                     ") or EPLB_STATE_IN_EVERY_REPLICA (", EPLB_STATE_IN_EVERY_REPLICA, ")"));
+    return InvalidInput("state_placement: ", given.state_placement,
+                        ", expected EPLB_STATE_WITH_PRIMARY (", EPLB_STATE_WITH_PRIMARY,
+                        ") or EPLB_STATE_IN_EVERY_REPLICA (", EPLB_STATE_IN_EVERY_REPLICA, ")");
   }
   return absl::OkStatus();
 }
@@ -137,10 +135,9 @@ AllGather MakeAllGather(eplb_all_gather all_gather, void* user, int32_t rank) {
         }
         const auto own = static_cast<size_t>(rank);
         if (own < answers.blobs.size() && answers.blobs[own] != bytes) {
-          return absl::FailedPreconditionError(absl::StrCat(
+          return FailedPrecondition(
               "all_gather: the answer of rank ", rank, " is not what this rank ", rank,
-              " gave: another process speaks for it, or the answers are not in the order "
-              "of ranks"));
+              " gave: another process speaks for it, or the answers are not in the order of ranks");
         }
         return std::move(answers.blobs);
       };
@@ -216,11 +213,10 @@ extern "C" int32_t eplb_answers_add(eplb_answers* answers, const void* bytes,
                                     size_t num_bytes) noexcept {
   return eplb::c::CatchAll([&] {
     if (answers == nullptr || (bytes == nullptr && num_bytes != 0)) {
-      return absl::InvalidArgumentError("eplb_answers_add: an argument is NULL");
+      return InvalidInput("eplb_answers_add: an argument is NULL");
     }
     if (answers->blobs.size() >= eplb::c::kMaxAnswers) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("eplb_answers_add: more than ", eplb::c::kMaxAnswers, " answers"));
+      return InvalidInput("eplb_answers_add: more than ", eplb::c::kMaxAnswers, " answers");
     }
     answers->blobs.emplace_back(static_cast<const char*>(bytes), num_bytes);
     return absl::OkStatus();

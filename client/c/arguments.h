@@ -1,6 +1,5 @@
 // Arguments of the ABI as those of Client: callbacks, tensors and options.
-#ifndef EPLB_CLIENT_C_ARGUMENTS_H_
-#define EPLB_CLIENT_C_ARGUMENTS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -29,5 +28,3 @@ eplb_client_options DefaultClientOptions();
 absl::StatusOr<ClientOptions> ReadClientOptions(const eplb_client_options* given);
 
 }  // namespace eplb::c
-
-#endif  // EPLB_CLIENT_C_ARGUMENTS_H_

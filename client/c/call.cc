@@ -3,9 +3,6 @@
 
 #include <cstring>
 #include <iterator>
-#include <new>
-#include <string>
-#include <string_view>
 
 #include "base/foreign_text.h"
 #include "client/options.h"

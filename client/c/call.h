@@ -1,6 +1,5 @@
 // Statuses and exceptions become codes and messages of the ABI, and a callback's code a status.
-#ifndef EPLB_CLIENT_C_CALL_H_
-#define EPLB_CLIENT_C_CALL_H_
+#pragma once
 
 #include <cstdint>
 #include <exception>
@@ -11,6 +10,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "client/c/eplb.h"
 
 namespace eplb::c {
@@ -44,9 +44,9 @@ absl::Status CallBack(Callback&& callback) {
   try {
     code = callback();
   } catch (const std::exception& error) {
-    return absl::InternalError(absl::StrCat("the callback threw: ", error.what()));
+    return Internal("the callback threw: ", error.what());
   } catch (...) {
-    return absl::InternalError("the callback threw an exception");
+    return Internal("the callback threw an exception");
   }
   if (code == EPLB_OK) return absl::OkStatus();
   const std::string_view told = TakeCallbackMessage();
@@ -58,5 +58,3 @@ absl::Status CallBack(Callback&& callback) {
 }
 
 }  // namespace eplb::c
-
-#endif  // EPLB_CLIENT_C_CALL_H_

@@ -1,6 +1,5 @@
 // The state of an eplb_client, and the rules that every call on it follows.
-#ifndef EPLB_CLIENT_C_CLIENT_HANDLE_H_
-#define EPLB_CLIENT_C_CLIENT_HANDLE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -8,8 +7,8 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/wait_check.h"
 #include "client/c/call.h"
 #include "client/c/eplb.h"
@@ -128,9 +127,7 @@ int32_t Read(const eplb_client* handle, const char* name, Body&& body) noexcept 
 // errors: InvalidArgument, naming the argument.
 inline absl::Status CheckNotNull(const char* name, const void* argument) {
   if (argument != nullptr) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+  return InvalidInput(name, " is NULL");
 }
 
 }  // namespace eplb::c
-
-#endif  // EPLB_CLIENT_C_CLIENT_HANDLE_H_

@@ -58,7 +58,7 @@ extern "C" {
 #endif
 
 /* Every addition raises this number. A change that breaks programs makes a new SOVERSION. */
-#define EPLB_ABI_VERSION 5
+#define EPLB_ABI_VERSION 6
 
 /* Returns the EPLB_ABI_VERSION of the loaded library. A library whose number is at least
  * EPLB_ABI_VERSION has everything in this header. */
@@ -419,9 +419,10 @@ EPLB_API int32_t eplb_client_route_tokens(const eplb_client* client, int32_t lay
 /* Writes the slot of each choice by a table of the caller, in one pass over host memory, without a
  * client. slot_of_expert: [num_experts + 1]; the last entry is written for padding. Ids out of
  * range stay: they may be a router's mark of no expert. slots: [num_tokens, top_k] of id_type; it
- * may be expert_ids itself. If counters are not NULL, counts as eplb_count_tokens does. Allocates
- * nothing. errors: InvalidArgument naming the field; nothing is written then. cost: num_tokens *
- * top_k. Threads: any, each with counters of its own. */
+ * may be expert_ids itself. If counters are not NULL, counts as eplb_count_tokens does; with both
+ * slot_of_expert and slots NULL it counts alone. Allocates nothing. errors: InvalidArgument naming
+ * the field; nothing is written then. cost: num_tokens * top_k. Threads: any, each with counters of
+ * its own. */
 EPLB_API int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_expert,
                                   void* slots) EPLB_NOEXCEPT;
 

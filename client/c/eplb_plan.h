@@ -119,6 +119,49 @@ EPLB_API int32_t eplb_splitter_split(eplb_splitter* splitter, int32_t layer,
                                      eplb_split* split) EPLB_NOEXCEPT;
 EPLB_API void eplb_splitter_destroy(eplb_splitter* splitter) EPLB_NOEXCEPT;
 
+typedef struct eplb_replay_options {
+  size_t struct_size;
+  const char* policy; /* those of eplb_plan_options, and "auto" */
+  const char* split; /* "equal" (default): a token's replica by its number; "batch": exact splits */
+  double min_gain;   /* least decrease of the peak GPU load, 0..1 */
+  double token_ns;   /* time of a token on the fullest GPU */
+  int64_t expert_bytes;    /* bytes of a move; 0: moves take no time */
+  int64_t steps_of_window; /* steps that each window sums */
+  int64_t every;           /* windows between decisions */
+  int64_t history;         /* windows that a decision looks at, except for "auto" */
+  int32_t num_windows;
+  int32_t num_layers;
+  int32_t num_experts;
+  int32_t num_slots;
+  int32_t num_gpus;
+  int32_t num_nodes;
+  int32_t num_groups;
+  int32_t reserved; /* 0 */
+} eplb_replay_options;
+
+/* Figures of what balancing would have saved. Means are over windows with tokens, NaN if none has
+ * any. Seconds are those of the fullest GPUs, at token_ns. */
+typedef struct eplb_replay_figures {
+  size_t struct_size;
+  double balancedness_without_eplb; /* one slot per expert, in order */
+  double balancedness;
+  double seconds_without_eplb;
+  double seconds_saved;
+  double seconds_spent; /* on migrations */
+  int64_t rebalances;
+  int64_t transfers;
+  int64_t bytes;
+} eplb_replay_figures;
+
+/* Fills in the defaults, which are those of `eplbctl replay`. */
+EPLB_API int32_t eplb_replay_options_init(eplb_replay_options* options,
+                                          size_t struct_size) EPLB_NOEXCEPT;
+/* Decides on recorded windows as the daemon would have, each time on what came before, and applies
+ * every decision at once. counts: [num_windows, num_layers, num_experts], oldest first. cost: that
+ * of the policy, for each decision. */
+EPLB_API int32_t eplb_replay(const eplb_replay_options* options, const int64_t* counts,
+                             eplb_replay_figures* figures) EPLB_NOEXCEPT;
+
 #ifdef __cplusplus
 }
 #endif

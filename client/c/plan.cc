@@ -7,10 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "client/c/client_handle.h"
-#include "client/c/eplb_plan.h"
 #include "client/c/structs.h"
 #include "placement/gpu_speeds.h"
 #include "placement/policies/deepseek_policy.h"
@@ -27,8 +25,7 @@ template <class Value, size_t kCount>
 absl::StatusOr<Value> ReadChoice(const char* option, int32_t number,
                                  const Value (&values)[kCount]) {
   if (number >= 0 && number < std::ssize(values)) return values[number];
-  return absl::InvalidArgumentError(
-      absl::StrCat(option, ": ", number, ", expected 0..", kCount - 1));
+  return InvalidInput(option, ": ", number, ", expected 0..", kCount - 1);
 }
 
 // Values in the order of eplb_tie_break, eplb_hierarchy and eplb_effort.
@@ -48,8 +45,8 @@ absl::StatusOr<PolicyOptions> ReadPolicyOptions(const eplb_plan_options& options
   EPLB_ASSIGN_OR_RETURN(policy.effort, ReadChoice("effort", options.effort, kEfforts));
   policy.allow_duplicates = options.allow_duplicates != 0;
   if (options.max_moves_per_gpu < -1) {
-    return absl::InvalidArgumentError(absl::StrCat("max_moves_per_gpu: ", options.max_moves_per_gpu,
-                                                   ", expected 0 or more, or -1: its own rule"));
+    return InvalidInput("max_moves_per_gpu: ", options.max_moves_per_gpu,
+                        ", expected 0 or more, or -1: its own rule");
   }
   if (options.max_moves_per_gpu >= 0) policy.max_moves_per_gpu = options.max_moves_per_gpu;
   return policy;
@@ -72,16 +69,15 @@ absl::StatusOr<GpuSpeeds> ReadSpeeds(const eplb_plan_options& options) {
 absl::Status CheckGroups(std::string_view policy, const Topology& topology) {
   const int32_t experts = topology.num_experts(), groups = topology.num_groups();
   if (TraitsOf(policy).follows_reference || experts % groups == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("num_groups is ", groups, ", expected a divisor of the ", experts, " experts"));
+  return InvalidInput("num_groups is ", groups, ", expected a divisor of the ", experts,
+                      " experts");
 }
 
 // Returns [L, S]: each slot's place among its expert's replicas, from a logical_to_physical_map.
 absl::StatusOr<IndexMatrix> ReadReplicaRanks(const eplb_plan_options& options) {
   if (options.previous_max_replicas < 1 || options.previous_max_replicas > options.num_slots) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("previous_max_replicas: ", options.previous_max_replicas, ", expected 1..",
-                     options.num_slots));
+    return InvalidInput("previous_max_replicas: ", options.previous_max_replicas, ", expected 1..",
+                        options.num_slots);
   }
   IndexMatrix ranks = IndexMatrix::Constant(options.num_layers, options.num_slots, -1);
   const int64_t* next = options.previous_replicas;
@@ -91,9 +87,8 @@ absl::StatusOr<IndexMatrix> ReadReplicaRanks(const eplb_plan_options& options) {
         const int64_t slot = *next++;
         if (slot == -1) continue;
         if (slot < 0 || slot >= options.num_slots) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("previous_replicas: layer ", layer, " expert ", expert, " replica ",
-                           rank, " is in slot ", slot, ", expected -1..", options.num_slots - 1));
+          return InvalidInput("previous_replicas: layer ", layer, " expert ", expert, " replica ",
+                              rank, " is in slot ", slot, ", expected -1..", options.num_slots - 1);
         }
         ranks(layer, slot) = rank;
       }
@@ -108,9 +103,8 @@ absl::StatusOr<Placement> ReadPrevious(const eplb_plan_options& options, const T
     for (Eigen::Index slot = 0; slot < given.cols(); ++slot) {
       const int64_t expert = given(layer, slot);
       if (expert >= -1 && expert < options.num_experts) continue;
-      return absl::InvalidArgumentError(absl::StrCat("previous: layer ", layer, " slot ", slot,
-                                                     " holds expert ", expert, ", expected -1..",
-                                                     options.num_experts - 1));
+      return InvalidInput("previous: layer ", layer, " slot ", slot, " holds expert ", expert,
+                          ", expected -1..", options.num_experts - 1);
     }
   }
   const IndexMatrix slots = given.cast<int32_t>();
@@ -124,9 +118,8 @@ template <class Options>
 absl::Status CheckCells(const char* name, const void* cells, const Options& options) {
   EPLB_RETURN_IF_ERROR(CheckNotNull(name, cells));
   if (options.num_layers >= 1 && options.num_experts >= 1) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("num_layers ", options.num_layers,
-                                                 ", num_experts ", options.num_experts,
-                                                 ", expected at least 1"));
+  return InvalidInput("num_layers ", options.num_layers, ", num_experts ", options.num_experts,
+                      ", expected at least 1");
 }
 
 // Gives the caller the plan of `make`, () -> StatusOr<unique_ptr<eplb_plan>>.
@@ -216,8 +209,8 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
                                                      const Load& load) {
   const std::string_view name = options.policy == nullptr ? kDefaultPolicyName : options.policy;
   if (TraitsOf(name).chooses) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "policy ", std::string(name), " needs the windows of a running job; name another policy"));
+    return InvalidInput("policy ", std::string(name),
+                        " needs the windows of a running job; name another policy");
   }
   EPLB_ASSIGN_OR_RETURN(const PolicyOptions policy_options, ReadPolicyOptions(options));
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
@@ -228,8 +221,8 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
   if (options.previous != nullptr) {
     EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
   } else if (TraitsOf(name).needs_previous) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "policy ", std::string(name), " needs `previous`, the placement to start from"));
+    return InvalidInput("policy ", std::string(name),
+                        " needs `previous`, the placement to start from");
   }
   EPLB_ASSIGN_OR_RETURN(
       Placement placement,
@@ -243,7 +236,7 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
 
 absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options& options) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
-  if (options.previous == nullptr) return absl::InvalidArgumentError("previous is NULL");
+  if (options.previous == nullptr) return InvalidInput("previous is NULL");
   EPLB_ASSIGN_OR_RETURN(Placement placement, ReadPrevious(options, topology));
   return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::nullopt});
 }
@@ -311,7 +304,7 @@ int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
   return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("plan", plan));
     if (!plan->evaluation.has_value()) {
-      return absl::FailedPreconditionError(
+      return FailedPrecondition(
           "the plan has no figures: it was made of maps, or its weights are no load, some are "
           "negative or not finite");
     }

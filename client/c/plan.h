@@ -1,6 +1,5 @@
 // The state of an eplb_plan.
-#ifndef EPLB_CLIENT_C_PLAN_H_
-#define EPLB_CLIENT_C_PLAN_H_
+#pragma once
 
 #include <memory>
 #include <optional>
@@ -38,5 +37,3 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
 absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options& options);
 
 }  // namespace eplb::c
-
-#endif  // EPLB_CLIENT_C_PLAN_H_

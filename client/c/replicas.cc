@@ -3,8 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
 #include "client/c/structs.h"
@@ -21,12 +20,9 @@ absl::StatusOr<std::vector<ReplicaRows>> ReadRows(const eplb_replica_rows* rows,
       "rows", rows, num_rows,
       [](const std::string& name, const eplb_replica_rows& known) -> absl::StatusOr<ReplicaRows> {
         if (known.type < EPLB_FLOAT32 || known.type > EPLB_FLOAT16) {
-          return absl::InvalidArgumentError(
-              absl::StrCat(name, ".type is ", known.type, ", expected an eplb_gradient_type"));
+          return InvalidInput(name, ".type is ", known.type, ", expected an eplb_gradient_type");
         }
-        if (known.reserved != 0) {
-          return absl::InvalidArgumentError(absl::StrCat(name, ".reserved is not 0"));
-        }
+        if (known.reserved != 0) return InvalidInput(name, ".reserved is not 0");
         return ReplicaRows{.name = known.name == nullptr ? name : std::string(known.name),
                            .layer = known.layer,
                            .type = static_cast<GradientType>(known.type),
@@ -78,8 +74,8 @@ int32_t eplb_client_expert_squares(eplb_client* client, const eplb_replica_rows*
         static_cast<size_t>(view.num_layers) * static_cast<size_t>(view.num_experts);
     EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("squares", squares));
     if (num_squares != expected) {
-      return absl::InvalidArgumentError(absl::StrCat("num_squares is ", num_squares, ", expected ",
-                                                     expected, ", num_layers * num_experts"));
+      return InvalidInput("num_squares is ", num_squares, ", expected ", expected,
+                          ", num_layers * num_experts");
     }
     EPLB_ASSIGN_OR_RETURN(const std::vector<double> sums, connected.ExpertSquares(views, stream));
     std::copy(sums.begin(), sums.end(), squares);

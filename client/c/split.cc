@@ -7,8 +7,7 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "client/batch_splits.h"
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
@@ -39,12 +38,10 @@ absl::StatusOr<BatchCounts> ReadBatch(const eplb_batch* pointer) {
        {std::tuple{"num_experts", given.num_experts, 1},
         {"num_gpus", given.num_gpus, given.by_gpu == nullptr ? 0 : 1}}) {
     if (number >= least) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch.", field, " is ", number, ", expected at least ", least));
+    return InvalidInput("batch.", field, " is ", number, ", expected at least ", least);
   }
   if (given.by_gpu == nullptr && given.num_gpus != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("batch.num_gpus is ", given.num_gpus, ", expected 0 without by_gpu"));
+    return InvalidInput("batch.num_gpus is ", given.num_gpus, ", expected 0 without by_gpu");
   }
   const int64_t experts = given.num_experts;
   return BatchCounts{.totals = ArrayOf(given.totals, experts),
@@ -55,16 +52,14 @@ absl::StatusOr<BatchCounts> ReadBatch(const eplb_batch* pointer) {
 
 absl::StatusOr<SplitOptions> ReadSplitOptions(const eplb_split_options* pointer) {
   EPLB_ASSIGN_OR_RETURN(const eplb_split_options given, ReadStruct("options", pointer));
-  if (given.reserved != 0) return absl::InvalidArgumentError("options.reserved is not 0");
+  if (given.reserved != 0) return InvalidInput("options.reserved is not 0");
   SplitOptions options{.slack = given.slack};
   if (given.gpu_speeds == nullptr) {
     if (given.num_gpus == 0) return options;
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.num_gpus is ", given.num_gpus, ", expected 0 without gpu_speeds"));
+    return InvalidInput("options.num_gpus is ", given.num_gpus, ", expected 0 without gpu_speeds");
   }
   if (given.num_gpus < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("options.num_gpus is ", given.num_gpus, ", expected at least 1"));
+    return InvalidInput("options.num_gpus is ", given.num_gpus, ", expected at least 1");
   }
   options.gpu_speeds.assign(given.gpu_speeds, given.gpu_speeds + given.num_gpus);
   return options;
@@ -78,8 +73,7 @@ absl::Status RunSplit(const eplb_batch* batch, eplb_split* result, Split&& split
   EPLB_ASSIGN_OR_RETURN(eplb_split filled, ReadStruct<eplb_split>("split", result));
   EPLB_RETURN_IF_ERROR(CheckNotNull("split.quotas", filled.quotas));
   if (filled.num_slots < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("split.num_slots is ", filled.num_slots, ", expected at least 1"));
+    return InvalidInput("split.num_slots is ", filled.num_slots, ", expected at least 1");
   }
   const auto slots = static_cast<size_t>(filled.num_slots);
   const std::span<int64_t> own =

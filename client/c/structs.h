@@ -1,7 +1,6 @@
 // Structs of the ABI carry their size, because a caller compiled against another version of eplb.h
 // has a shorter or a longer one.
-#ifndef EPLB_CLIENT_C_STRUCTS_H_
-#define EPLB_CLIENT_C_STRUCTS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -16,6 +15,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/c/call.h"
 #include "client/c/eplb.h"
@@ -39,9 +39,8 @@ absl::Status CheckStructSize(const char* name, size_t struct_size) {
   static_assert(std::is_trivially_copyable_v<Struct>);
   static_assert(kFirstSize<Struct> >= sizeof(size_t) && kFirstSize<Struct> <= sizeof(Struct));
   if (struct_size >= kFirstSize<Struct> && struct_size <= kMaxStructSize) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", struct_size,
-                                                 ", expected sizeof, which is ", sizeof(Struct),
-                                                 " in this library"));
+  return InvalidInput(name, ".struct_size is ", struct_size, ", expected sizeof, which is ",
+                      sizeof(Struct), " in this library");
 }
 
 // Returns the caller's struct, with `defaults` for fields that it is too short for. errors:
@@ -49,15 +48,15 @@ absl::Status CheckStructSize(const char* name, size_t struct_size) {
 // that this library does not have.
 template <class Struct>
 absl::StatusOr<Struct> ReadStruct(const char* name, const Struct* given, Struct defaults = {}) {
-  if (given == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+  if (given == nullptr) return InvalidInput(name, " is NULL");
   EPLB_RETURN_IF_ERROR(CheckStructSize<Struct>(name, given->struct_size));
   const auto* bytes = reinterpret_cast<const unsigned char*>(given);
   const size_t size = given->struct_size;
   if (size > sizeof(Struct) &&
       std::any_of(bytes + sizeof(Struct), bytes + size, [](unsigned char b) { return b != 0; })) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(name, " sets a field that this library, ", eplb_version(),
-                     ", does not know: it is older than the eplb.h that the program is made with"));
+    return InvalidInput(
+        name, " sets a field that this library, ", eplb_version(),
+        ", does not know: it is older than the eplb.h that the program is made with");
   }
   std::memcpy(&defaults, given, std::min(size, sizeof(Struct)));
   return defaults;
@@ -66,7 +65,7 @@ absl::StatusOr<Struct> ReadStruct(const char* name, const Struct* given, Struct 
 // errors: InvalidArgument, naming the argument: NULL or a wrong struct_size.
 template <class Struct>
 absl::Status CheckFillable(const char* name, const Struct* result) {
-  if (result == nullptr) return absl::InvalidArgumentError(absl::StrCat(name, " is NULL"));
+  if (result == nullptr) return InvalidInput(name, " is NULL");
   return CheckStructSize<Struct>(name, result->struct_size);
 }
 
@@ -85,7 +84,7 @@ void FillStruct(Struct value, Struct* result) {
 template <class Struct>
 int32_t InitStruct(const Struct& defaults, Struct* options, size_t struct_size) noexcept {
   return CatchAll([&]() -> absl::Status {
-    if (options == nullptr) return absl::InvalidArgumentError("options is NULL");
+    if (options == nullptr) return InvalidInput("options is NULL");
     EPLB_RETURN_IF_ERROR(CheckStructSize<Struct>("options", struct_size));
     options->struct_size = struct_size;
     FillStruct(defaults, options);
@@ -100,7 +99,7 @@ absl::StatusOr<std::vector<Value>> ReadArray(const std::string& array, const Str
                                              size_t count, const Read& read) {
   std::vector<Value> values;
   if (count == 0) return values;
-  if (first == nullptr) return absl::InvalidArgumentError(absl::StrCat(array, " is NULL"));
+  if (first == nullptr) return InvalidInput(array, " is NULL");
   const size_t size = first->struct_size;
   for (size_t i = 0; i < count; ++i) {
     const std::string name = absl::StrCat(array, "[", i, "]");
@@ -108,8 +107,8 @@ absl::StatusOr<std::vector<Value>> ReadArray(const std::string& array, const Str
         reinterpret_cast<const Struct*>(reinterpret_cast<const unsigned char*>(first) + i * size);
     EPLB_ASSIGN_OR_RETURN(const Struct known, ReadStruct(name.c_str(), given));
     if (known.struct_size != size) {
-      return absl::InvalidArgumentError(absl::StrCat(name, ".struct_size is ", known.struct_size,
-                                                     ", that of ", array, "[0] is ", size));
+      return InvalidInput(name, ".struct_size is ", known.struct_size, ", that of ", array,
+                          "[0] is ", size);
     }
     EPLB_ASSIGN_OR_RETURN(Value value, read(name, known));
     values.push_back(std::move(value));
@@ -118,5 +117,3 @@ absl::StatusOr<std::vector<Value>> ReadArray(const std::string& array, const Str
 }
 
 }  // namespace eplb::c
-
-#endif  // EPLB_CLIENT_C_STRUCTS_H_

@@ -4,8 +4,7 @@
 
 #include <cstdint>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "client/c/client_handle.h"
 #include "client/c/eplb.h"
 
@@ -14,8 +13,7 @@ namespace {
 
 absl::Status CheckAtLeast(const char* field, int64_t number, int64_t least) {
   if (number >= least) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("choices.", field, " is ", number, ", expected at least ", least));
+  return InvalidInput("choices.", field, " is ", number, ", expected at least ", least);
 }
 
 static_assert(EPLB_INT32 == static_cast<int>(cuda::ExpertIdType::kInt32) &&
@@ -28,12 +26,11 @@ absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* pointer) {
   EPLB_RETURN_IF_ERROR(CheckAtLeast("top_k", given.top_k, 1));
   EPLB_RETURN_IF_ERROR(CheckAtLeast("num_experts", given.num_experts, 1));
   if (given.id_type != EPLB_INT32 && given.id_type != EPLB_INT64) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("choices.id_type is ", given.id_type, ", expected an eplb_id_type"));
+    return InvalidInput("choices.id_type is ", given.id_type, ", expected an eplb_id_type");
   }
-  if (given.reserved != 0) return absl::InvalidArgumentError("choices.reserved is not 0");
+  if (given.reserved != 0) return InvalidInput("choices.reserved is not 0");
   if (given.num_tokens > 0 && given.expert_ids == nullptr) {
-    return absl::InvalidArgumentError("choices.expert_ids is NULL");
+    return InvalidInput("choices.expert_ids is NULL");
   }
   int64_t* const counters = given.counters;
   return cuda::CountArgs{
@@ -85,8 +82,7 @@ int32_t eplb_client_route_split(const eplb_client* client, int32_t layer,
     EPLB_ASSIGN_OR_RETURN(const eplb_split given, eplb::c::ReadStruct("split", split));
     EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("split.own", given.own));
     if (given.num_slots < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("split.num_slots is ", given.num_slots, ", expected at least 0"));
+      return InvalidInput("split.num_slots is ", given.num_slots, ", expected at least 0");
     }
     return eplb::RouteBySplit(connected.placement(), read,
                               {.layer = layer,

@@ -14,8 +14,8 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
@@ -175,9 +175,8 @@ absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t
     }
     if (next != nullptr && next->result() != v1::PLAN_RESULT_PROPOSED) return *next;
     if (absl::Now() + kAskAgain >= end) {
-      return absl::DeadlineExceededError(
-          absl::StrCat("the decision has no end after ", options.wait_timeout,
-                       ": see eplbctl get plans --job ", options.change.job));
+      return DeadlineExceeded("the decision has no end after ", options.wait_timeout,
+                              ": see eplbctl get plans --job ", options.change.job);
     }
     absl::SleepFor(kAskAgain);
   }

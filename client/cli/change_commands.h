@@ -1,6 +1,5 @@
 // Commands that change a job at the daemon: pause, resume, rebalance, rollback, forget and set.
-#ifndef EPLB_CLIENT_CLI_CHANGE_COMMANDS_H_
-#define EPLB_CLIENT_CLI_CHANGE_COMMANDS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -79,5 +78,3 @@ void AddSet(const Flags& root);
 void AddForget(const Flags& root);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_CHANGE_COMMANDS_H_

@@ -10,7 +10,7 @@
 #include "absl/strings/str_split.h"
 
 #include "base/command_line.h"
-#include "base/invalid_input.h"
+#include "base/errors.h"
 
 #include <CLI/CLI.hpp>
 
@@ -20,10 +20,10 @@ namespace {
 // Returns the words of a type such as "a|b", and none if one of them is a placeholder, which is in
 // upper case.
 std::vector<std::string> ChoicesOf(const std::string& type) {
-  const bool literal = type.find('|') != std::string::npos &&
-                       std::none_of(type.begin(), type.end(), [](unsigned char c) {
-                         return absl::ascii_isupper(c) || c == ':';
-                       });
+  const bool literal =
+      type.find('|') != std::string::npos && std::ranges::none_of(type, [](unsigned char c) {
+        return absl::ascii_isupper(c) || c == ':';
+      });
   return literal ? absl::StrSplit(type, '|') : std::vector<std::string>();
 }
 

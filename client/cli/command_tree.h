@@ -1,7 +1,6 @@
 // The commands of eplbctl and their flags as a tree, which the command line is matched with. Hides
 // CLI11: its templates are compiled once, in command_tree.cc.
-#ifndef EPLB_CLIENT_CLI_COMMAND_TREE_H_
-#define EPLB_CLIENT_CLI_COMMAND_TREE_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -148,5 +147,3 @@ class CommandTree {
 };
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_COMMAND_TREE_H_

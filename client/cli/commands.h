@@ -1,6 +1,5 @@
 // Commands of eplbctl that have no other header. Each adds itself with its flags.
-#ifndef EPLB_CLIENT_CLI_COMMANDS_H_
-#define EPLB_CLIENT_CLI_COMMANDS_H_
+#pragma once
 
 #include "client/cli/command_tree.h"
 
@@ -21,5 +20,3 @@ void AddCompletion(const Flags& root, const CommandTree& tree);
 void AddMan(const Flags& root, const CommandTree& tree);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_COMMANDS_H_

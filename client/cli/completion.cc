@@ -42,7 +42,7 @@ std::string BashWords(const CommandEntry& command) {
 }
 
 bool TakesJob(const FlagEntry& flag) {
-  return std::find(flag.names.begin(), flag.names.end(), "--job") != flag.names.end();
+  return std::ranges::find(flag.names, "--job") != flag.names.end();
 }
 
 // The reply after a flag: its choices, jobs, files, or nothing.
@@ -131,8 +131,7 @@ std::string Functions(const std::vector<CommandEntry>& commands) {
       "_eplbctl_jobs() {\n"
       "  local line=${COMP_LINE:-} endpoint=\"\"\n"
       "  case $line in *--endpoint[=\\ ]?*) endpoint=${line#*--endpoint?}; endpoint=${endpoint%% "
-      "*} ;; "
-      "esac\n"
+      "*} ;; esac\n"
       "  COMPREPLY=($(compgen -W \"$(",
       kAskJobs,
       " ${endpoint:+--endpoint \"$endpoint\"})\" -- \"$current\"))\n"

@@ -10,8 +10,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
@@ -97,8 +97,8 @@ absl::Status ReadContexts(const toml::table& table, CtlConfig& config) {
     EPLB_ASSIGN_OR_RETURN(Context context, ReadContext(config.path, std::string(name.str()), node));
     config.contexts.push_back(std::move(context));
   }
-  std::sort(config.contexts.begin(), config.contexts.end(),
-            [](const Context& a, const Context& b) { return a.name < b.name; });
+  std::ranges::sort(config.contexts,
+                    [](const Context& a, const Context& b) { return a.name < b.name; });
   return absl::OkStatus();
 }
 
@@ -156,10 +156,10 @@ absl::StatusOr<Context> FindContext(const CtlConfig& config, const std::string& 
     if (context.name == name) return context;
     names.push_back(context.name);
   }
-  return absl::NotFoundError(absl::StrCat(
+  return NotFound(
       config.path, ": no context \"", Printable(name), "\", ",
       names.empty() ? "the file has none" : absl::StrCat("expected ", absl::StrJoin(names, ", ")),
-      Suggestion(name, names)));
+      Suggestion(name, names));
 }
 
 std::string WithContextInForce(std::string_view text, const std::string& name) {

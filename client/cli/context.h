@@ -1,6 +1,5 @@
 // Named daemons: the configuration file of eplbctl, and `eplbctl context`.
-#ifndef EPLB_CLIENT_CLI_CONTEXT_H_
-#define EPLB_CLIENT_CLI_CONTEXT_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -59,5 +58,3 @@ struct ContextUseOptions {
 Output RunContextUse(const ContextUseOptions& options);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_CONTEXT_H_

@@ -43,10 +43,9 @@ void AddConvert(const Flags& root) {
              "Number of the router's expert groups, if IN has none");
   AddLayerChoice(
       flags, given.layers,
-      "The model's number of the first MoE layer, if dense layers precede it (sglang, "
-      "trtllm)",
-      "The model's numbers of the MoE layers, such as 3-60 or 1,3,5; selects layers if IN "
-      "has numbers");
+      "The model's number of the first MoE layer, if dense layers precede it (sglang, trtllm)",
+      "The model's numbers of the MoE layers, such as 3-60 or 1,3,5; selects layers if IN has "
+      "numbers");
   flags.SetFooter(
       "Examples:\n"
       "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --first-layer 3\n"

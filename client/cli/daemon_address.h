@@ -1,7 +1,6 @@
 // The address of the daemon that a command asks: from flags, environment, configuration file or
 // socket.
-#ifndef EPLB_CLIENT_CLI_DAEMON_ADDRESS_H_
-#define EPLB_CLIENT_CLI_DAEMON_ADDRESS_H_
+#pragma once
 
 #include <string>
 
@@ -31,5 +30,3 @@ absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const w
                                             const std::string& context = "");
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_DAEMON_ADDRESS_H_

@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/explain_text.h"
@@ -83,9 +83,9 @@ absl::StatusOr<Difference> Compare(const DiffOptions& options, const Side& from,
   EPLB_ASSIGN_OR_RETURN(difference.plan,
                         PlanMigration(from.placement, to.placement, {}, {.weight_bytes = 1}));
   // Transfers of a layer together; a plan has them by rounds.
-  std::stable_sort(
-      difference.plan.transfers.begin(), difference.plan.transfers.end(),
-      [](const Transfer& a, const Transfer& b) { return a.layer.value < b.layer.value; });
+  std::ranges::stable_sort(difference.plan.transfers, [](const Transfer& a, const Transfer& b) {
+    return a.layer.value < b.layer.value;
+  });
   CountLayers(from.placement, to.placement, difference);
   if (options.load.empty()) return difference;
   difference.has_load = true;

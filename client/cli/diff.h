@@ -1,6 +1,5 @@
 // `eplbctl diff`: what moves between two placements.
-#ifndef EPLB_CLIENT_CLI_DIFF_H_
-#define EPLB_CLIENT_CLI_DIFF_H_
+#pragma once
 
 #include <string>
 
@@ -29,5 +28,3 @@ Output RunDiff(const DiffOptions& options, const Terminal& terminal);
 void AddDiff(const Flags& root);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_DIFF_H_

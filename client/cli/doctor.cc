@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/cli/flags.h"
 #include "client/cli/health_checks.h"
@@ -52,8 +53,7 @@ absl::StatusOr<std::vector<Check>> AskAll(const DoctorOptions& options) {
   std::vector<Check> checks = CheckDaemon(status, options.job);
   EPLB_ASSIGN_OR_RETURN(const std::vector<EndpointAnswer> answers, AskEndpoints(options.query));
   for (Check& check : CheckEndpoints(answers)) checks.push_back(std::move(check));
-  bool found = options.job.empty() ||
-               std::any_of(checks.begin(), checks.end(), [&options](const Check& check) {
+  bool found = options.job.empty() || std::ranges::any_of(checks, [&options](const Check& check) {
                  return check.scope == options.job;  // refused, and not known
                });
   for (const v1::JobStatus& job : status.jobs()) {
@@ -73,7 +73,7 @@ absl::StatusOr<std::vector<Check>> AskAll(const DoctorOptions& options) {
                         absl::StrCat("the decisions cannot be listed: ", listed.message())});
     }
   }
-  if (!found) return absl::NotFoundError(absl::StrCat("no job ", options.job));
+  if (!found) return NotFound("no job ", options.job);
   return checks;
 }
 
@@ -112,7 +112,7 @@ Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
   } else {
     EPLB_ASSIGN_OR_RETURN(checks, AskAll(options));
   }
-  const bool healthy = std::all_of(checks.begin(), checks.end(), [&options](const Check& check) {
+  const bool healthy = std::ranges::all_of(checks, [&options](const Check& check) {
     return check.result == Result::kOk || (check.result == Result::kWarning && !options.strict);
   });
   return {

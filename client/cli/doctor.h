@@ -1,6 +1,5 @@
 // `eplbctl doctor`: checks a daemon and its jobs, or the logs of a run.
-#ifndef EPLB_CLIENT_CLI_DOCTOR_H_
-#define EPLB_CLIENT_CLI_DOCTOR_H_
+#pragma once
 
 #include <string>
 
@@ -22,5 +21,3 @@ Output RunDoctor(const DoctorOptions& options, const Terminal& terminal);
 void AddDoctor(const Flags& root);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_DOCTOR_H_

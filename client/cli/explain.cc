@@ -1,8 +1,6 @@
 #include "client/cli/explain.h"
 
-#include "absl/strings/str_cat.h"
-
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
@@ -166,9 +164,8 @@ absl::Status CheckRange(const char* flag, int32_t value, int32_t count, const ch
 absl::Status CheckOptions(const ExplainOptions& options, const Explanation& explanation) {
   if (options.layer < 0) return absl::OkStatus();
   if (explanation.shown() == nullptr) {
-    return absl::NotFoundError(absl::StrCat("nothing is known of the layers of job ",
-                                            explanation.job.job(),
-                                            " yet: no complete load window, or no placement"));
+    return NotFound("nothing is known of the layers of job ", explanation.job.job(),
+                    " yet: no complete load window, or no placement");
   }
   const Topology& shape = explanation.body->placement.topology();
   absl::Status status = CheckRange("--layer", options.layer, shape.num_layers(), "layers");

@@ -1,6 +1,5 @@
 // `eplbctl explain`: why the placement is as it is.
-#ifndef EPLB_CLIENT_CLI_EXPLAIN_H_
-#define EPLB_CLIENT_CLI_EXPLAIN_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -24,5 +23,3 @@ struct ExplainOptions {
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_EXPLAIN_H_

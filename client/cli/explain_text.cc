@@ -13,7 +13,6 @@
 #include "client/cli/gpu_picture.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
-#include "placement/align.h"
 #include "placement/backtest/candidate.h"
 #include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
@@ -222,10 +221,9 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
   if (job.candidates().empty()) return "";
   std::vector<const v1::TriedCandidate*> order;
   for (const v1::TriedCandidate& one : job.candidates()) order.push_back(&one);
-  std::stable_sort(order.begin(), order.end(),
-                   [](const v1::TriedCandidate* a, const v1::TriedCandidate* b) {
-                     return a->net_seconds() > b->net_seconds();
-                   });
+  std::ranges::stable_sort(order, [](const v1::TriedCandidate* a, const v1::TriedCandidate* b) {
+    return a->net_seconds() > b->net_seconds();
+  });
   Table table({"", "candidate", ">net", ">balancedness", ">realized"});
   size_t num_moving = 0;
   bool all_known = true;

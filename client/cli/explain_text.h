@@ -1,6 +1,5 @@
 // `eplbctl explain` as text, and the parts of it that `top` and `diff` show.
-#ifndef EPLB_CLIENT_CLI_EXPLAIN_TEXT_H_
-#define EPLB_CLIENT_CLI_EXPLAIN_TEXT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -45,5 +44,3 @@ std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t
                           const Terminal& terminal);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_EXPLAIN_TEXT_H_

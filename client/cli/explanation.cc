@@ -124,10 +124,9 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
     explanation.layers.push_back(FiguresOf(explanation, layer));
   }
-  std::stable_sort(explanation.layers.begin(), explanation.layers.end(),
-                   [](const LayerFigures& a, const LayerFigures& b) {
-                     return LessBalanced(a.balancedness, b.balancedness);
-                   });
+  std::ranges::stable_sort(explanation.layers, [](const LayerFigures& a, const LayerFigures& b) {
+    return LessBalanced(a.balancedness, b.balancedness);
+  });
   return absl::OkStatus();
 }
 
@@ -135,7 +134,7 @@ absl::Status EvaluateWindow(Explanation& explanation) {
 
 const v1::Plan* Explanation::switched() const {
   // Each commit of a plan in several chunks makes a version of its own the current one.
-  const auto found = std::find_if(plans.begin(), plans.end(), [this](const v1::Plan& plan) {
+  const auto found = std::ranges::find_if(plans, [this](const v1::Plan& plan) {
     return plan.chunks_committed() > 0 && plan.base_version() < job.version() &&
            job.version() <= plan.last_version();
   });

@@ -1,7 +1,6 @@
 // The values that `eplbctl explain` and `eplbctl top` show: a job, its newest load window with the
 // loads of the GPUs, the current placement, and the decision that led to it.
-#ifndef EPLB_CLIENT_CLI_EXPLANATION_H_
-#define EPLB_CLIENT_CLI_EXPLANATION_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -65,5 +64,3 @@ std::optional<std::vector<Transfer>> TransfersOf(const Explanation& explanation,
 std::string LayerName(const v1::JobStatus& job, int32_t layer);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_EXPLANATION_H_

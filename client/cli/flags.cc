@@ -7,7 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/quantity.h"
 #include "proto/wire/names.h"
 
@@ -224,8 +224,8 @@ Flags& AddWindow(Flags& flags, std::string& window) {
 void AddQueryOptions(Flags& flags, QueryOptions& options, const std::set<ExitCode>& more_exit_codes,
                      Formats formats) {
   flags.Text("--endpoint", "HOST:PORT|unix:PATH", options.endpoint,
-             "Daemon to contact, or several, A,B: the leading one answers "
-             "[EPLB_ENDPOINT, config file, unix socket, 127.0.0.1:29610]");
+             "Daemon to contact, or several, A,B: the leading one answers [EPLB_ENDPOINT, config "
+             "file, unix socket, 127.0.0.1:29610]");
   flags.Text(
       "--context", "NAME", options.context,
       "Daemon to contact, by its name in the configuration file [EPLB_CONTEXT, context use]");

@@ -1,6 +1,5 @@
 // Flags that several commands share.
-#ifndef EPLB_CLIENT_CLI_FLAGS_H_
-#define EPLB_CLIENT_CLI_FLAGS_H_
+#pragma once
 
 #include <cstdint>
 #include <set>
@@ -77,5 +76,3 @@ void AddRequestIdOption(Flags& flags, std::string& request_id);
 void AddLimitOption(Flags& flags, int32_t& limit);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_FLAGS_H_

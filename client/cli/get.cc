@@ -8,8 +8,8 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_json.h"
@@ -173,7 +173,7 @@ Table WindowTable(const v1::ListWindowsResponse& response, const Terminal& termi
 // there is no chart.
 std::string Chart(const v1::ListWindowsResponse& response, const Terminal& terminal) {
   const auto has_figure = [](const v1::Window& one) { return one.has_balancedness(); };
-  if (std::none_of(response.windows().begin(), response.windows().end(), has_figure)) {
+  if (std::ranges::none_of(response.windows(), has_figure)) {
     return "\nNo window is measured; eplbctl status names the cause\n";
   }
   std::vector<double> values;

@@ -1,6 +1,5 @@
 // `eplbctl get`: jobs, ranks, placements, windows, plans and events of a daemon.
-#ifndef EPLB_CLIENT_CLI_GET_H_
-#define EPLB_CLIENT_CLI_GET_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -60,5 +59,3 @@ Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal);
 void AddGet(const Flags& root);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_GET_H_

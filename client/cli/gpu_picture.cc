@@ -28,8 +28,8 @@ std::string Times(double multiple) {
 }
 
 double Largest(const GpuPicture& picture) {
-  return std::max(*std::max_element(picture.before.begin(), picture.before.end()),
-                  *std::max_element(picture.after.begin(), picture.after.end()));
+  return std::max(*std::ranges::max_element(picture.before),
+                  *std::ranges::max_element(picture.after));
 }
 
 std::string Spaces(int n) { return std::string(static_cast<size_t>(std::max(n, 0)), ' '); }
@@ -79,8 +79,7 @@ std::string Extremes(const std::string& name, Loads loads, const std::vector<boo
   for (size_t gpu = 0; gpu < loads.size(); ++gpu) {
     if (!skipped[gpu]) order.push_back(gpu);
   }
-  std::stable_sort(order.begin(), order.end(),
-                   [loads](size_t a, size_t b) { return loads[a] > loads[b]; });
+  std::ranges::stable_sort(order, [loads](size_t a, size_t b) { return loads[a] > loads[b]; });
   const auto list = [&](const char* what, size_t most) {
     std::string text;
     for (size_t i = 0; i < std::min(most, order.size()); ++i) {
@@ -90,7 +89,7 @@ std::string Extremes(const std::string& name, Loads loads, const std::vector<boo
     return text;
   };
   const std::string hottest = list("hottest GPU", kExtremes);
-  std::reverse(order.begin(), order.end());
+  std::ranges::reverse(order);
   const std::string coolest =
       list("; coolest GPU", terminal.width >= kWideEnoughForAll ? kExtremes : 1);
   const std::string label = absl::StrFormat("%-10s", name);
@@ -155,8 +154,8 @@ std::string DrawHistogram(const GpuPicture& picture, const Terminal& terminal) {
   const std::vector<int64_t> before =
       CountByRow(picture.before, std::vector<bool>(picture.before.size()), picture.mean);
   const std::vector<int64_t> after = CountByRow(picture.after, picture.unusable, picture.mean);
-  const auto full = static_cast<double>(std::max(*std::max_element(before.begin(), before.end()),
-                                                 *std::max_element(after.begin(), after.end())));
+  const auto full = static_cast<double>(
+      std::max(*std::ranges::max_element(before), *std::ranges::max_element(after)));
   const int width = std::min(kMaxPictureBar, (terminal.width - kLabel - 3) / 2 - kNumber);
   const auto side = [&](int64_t count, Colour colour) {
     const std::string bar = Bar(static_cast<double>(count), full, width, terminal);

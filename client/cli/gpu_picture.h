@@ -1,6 +1,5 @@
 // The loads of a layer's GPUs before and after a plan, drawn for a terminal.
-#ifndef EPLB_CLIENT_CLI_GPU_PICTURE_H_
-#define EPLB_CLIENT_CLI_GPU_PICTURE_H_
+#pragma once
 
 #include <span>
 #include <string>
@@ -25,5 +24,3 @@ struct GpuPicture {
 std::string DrawGpuLoads(const GpuPicture& picture, const Terminal& terminal);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_GPU_PICTURE_H_

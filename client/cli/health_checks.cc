@@ -38,8 +38,7 @@ Verdict CheckState(const v1::JobStatus& job) {
   if (job.stuck_seconds() > 0 && job.connected_ranks() == 0 &&
       job.ending() == v1::RUN_ENDING_UNSPECIFIED) {
     absl::StrAppend(&detail,
-                    "; no rank is connected: start the job again, or end it with "
-                    "eplbctl forget");
+                    "; no rank is connected: start the job again, or end it with eplbctl forget");
     return Failed(detail);
   }
   // The daemon reports when one of its configured deadlines is long past.
@@ -67,9 +66,7 @@ bool MovedAway(const v1::JobStatus& job) {
 // A run that failed or was lost is a finding, however recent.
 Verdict CheckRun(const v1::JobStatus& job) {
   const std::string name = absl::StrCat("run ", job.run_id());
-  if (MovedAway(job)) {
-    return Passed(name, " is not led here: ", job.end_reason());
-  }
+  if (MovedAway(job)) return Passed(name, " is not led here: ", job.end_reason());
   if (job.ending() == v1::RUN_ENDING_LOST) {
     return Failed(name, " was lost: ", job.end_reason(),
                   "; start it again, or end it with eplbctl forget");
@@ -81,8 +78,7 @@ Verdict CheckRun(const v1::JobStatus& job) {
   }
   if (!job.took_over().empty()) {
     return Warning(name, " took over from ", job.took_over(),
-                   ", whose ranks were still connected: a restart, or two jobs of one "
-                   "name");
+                   ", whose ranks were still connected: a restart, or two jobs of one name");
   }
   return Passed(job.run_id().empty() ? "none has registered yet" : absl::StrCat(name, " lives"));
 }
@@ -120,15 +116,11 @@ Verdict CheckAgreement(const v1::JobStatus& job) {
   if (job.connected_ranks() == 0 && HasEnded(job)) {
     return Passed("the run ended in version ", job.version());
   }
-  if (job.connected_ranks() == 0) {
-    return Warning("not checked: no rank is connected");
-  }
+  if (job.connected_ranks() == 0) return Warning("not checked: no rank is connected");
   const std::string others = RanksWhere(job, [&job](const auto& rank) {
     return rank.connected() && rank.running_version() != job.version();
   });
-  if (others.empty()) {
-    return Passed("every connected rank runs version ", job.version());
-  }
+  if (others.empty()) return Passed("every connected rank runs version ", job.version());
   // A switch reaches the daemon rank by rank.
   const bool switching = job.state() == v1::JOB_STATE_VOTING ||
                          job.state() == v1::JOB_STATE_CANCELLING ||
@@ -143,9 +135,7 @@ Verdict CheckActivePlacement(const v1::JobStatus& job,
   if (absl::IsNotFound(placement.status())) {
     return Warning(std::string(placement.status().message()));
   }
-  if (!placement.ok()) {
-    return Failed(std::string(placement.status().message()));
-  }
+  if (!placement.ok()) return Failed(std::string(placement.status().message()));
   const Digest digest = DigestOf(placement->placement);
   const std::string told(digest.bytes.begin(), digest.bytes.end());
   // The daemon was asked twice, and a switch may have happened in between.
@@ -159,9 +149,7 @@ Verdict CheckActivePlacement(const v1::JobStatus& job,
 }
 
 Verdict CheckReports(const v1::JobStatus& job) {
-  if (!job.has_coverage()) {
-    return Warning("no load window is complete yet");
-  }
+  if (!job.has_coverage()) return Warning("no load window is complete yet");
   std::string detail =
       absl::StrFormat("%.1f %% of the reporters sent steps %d..%d", 100 * job.coverage(),
                       job.last_window_first_step(), job.last_window_last_step());
@@ -175,9 +163,7 @@ Verdict CheckReports(const v1::JobStatus& job) {
 
 // Checks that all reporting ranks count tokens in all layers: without them no figure exists.
 Verdict CheckTokens(const v1::JobStatus& job) {
-  if (!job.not_counting_reason().empty()) {
-    return Failed(NotCountingText(job));
-  }
+  if (!job.not_counting_reason().empty()) return Failed(NotCountingText(job));
   if (!job.not_measured_reason().empty()) {
     return Warning("no balancedness: ", job.not_measured_reason());
   }
@@ -199,9 +185,7 @@ Verdict CheckBalancing(const v1::JobStatus& job) {
   if (!job.stalled().empty()) {
     return Failed("stalled (", job.stalled(), "): ", job.stalled_reason());
   }
-  if (!job.has_step_seconds()) {
-    return Passed("not stalled; how long a step takes is not known");
-  }
+  if (!job.has_step_seconds()) return Passed("not stalled; how long a step takes is not known");
   std::string detail = absl::StrCat("not stalled, ", Seconds(job.step_seconds()), " a step");
   if (!job.has_coverage_now()) return Passed(detail);
   absl::StrAppendFormat(&detail, "; %.1f %% of the reporters sent the newest window",
@@ -212,9 +196,9 @@ Verdict CheckBalancing(const v1::JobStatus& job) {
 // Compares the job with what it would be with one slot per expert.
 Verdict CheckGain(const v1::JobStatus& job) {
   if (!job.worse_reason().empty()) {
-    return Failed(job.worse_reason(),
-                  "; eplbctl explain shows the decision, eplbctl rollback returns "
-                  "to an earlier placement");
+    return Failed(
+        job.worse_reason(),
+        "; eplbctl explain shows the decision, eplbctl rollback returns to an earlier placement");
   }
   const bool known = job.has_balancedness() && job.has_balancedness_without_eplb();
   return Verdict{known ? Result::kOk : Result::kWarning,
@@ -238,10 +222,10 @@ bool CameToNothing(const v1::Plan& plan) {
 
 Verdict CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans) {
   if (HasEnded(job)) {
-    return Passed(job.paused() ? absl::StrCat("none is due; a new run is paused, too, until "
-                                              "eplbctl resume: ",
-                                              job.pause_reason())
-                               : "none is due: the run has ended");
+    return Passed(
+        job.paused() ? absl::StrCat("none is due; a new run is paused, too, until eplbctl resume: ",
+                                    job.pause_reason())
+                     : "none is due: the run has ended");
   }
   if (job.paused()) {
     std::string detail = absl::StrCat("paused: ", job.pause_reason(), "; eplbctl resume ends it");
@@ -262,10 +246,9 @@ Verdict CheckPlans(const v1::JobStatus& job, const v1::ListPlansResponse& plans)
 // The mode is a choice, not a fault, but it explains why a job never switches.
 Verdict CheckMode(const v1::JobStatus& job) {
   const bool observes = job.policy().mode() == "observe";
-  return Passed(observes
-                    ? "observe: decisions are made and explained, none is applied; eplbctl set "
-                      "policy mode=apply ends it"
-                    : "apply: decisions that pay are carried out");
+  return Passed(observes ? "observe: decisions are made and explained, none is applied; eplbctl "
+                           "set policy mode=apply ends it"
+                         : "apply: decisions that pay are carried out");
 }
 
 Verdict CheckReadiness(const v1::GetStatusResponse& status) {
@@ -293,7 +276,7 @@ std::vector<Check> CheckEndpoints(const std::vector<EndpointAnswer>& answers) {
   const auto stands_by = [](const EndpointAnswer& answer) {
     return answer.standby_for.has_value();
   };
-  if (answers.size() < 2 && std::none_of(answers.begin(), answers.end(), stands_by)) return {};
+  if (answers.size() < 2 && std::ranges::none_of(answers, stands_by)) return {};
   std::vector<Check> checks;
   for (const EndpointAnswer& answer : answers) {
     checks.push_back(Named(kDaemonScope, "endpoint", CheckEndpoint(answer)));

@@ -1,6 +1,5 @@
 // The checks of `eplbctl doctor`, as functions of the daemon's answers.
-#ifndef EPLB_CLIENT_CLI_HEALTH_CHECKS_H_
-#define EPLB_CLIENT_CLI_HEALTH_CHECKS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -66,5 +65,3 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
 absl::StatusOr<Check> CheckRun(const std::string& directory);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_HEALTH_CHECKS_H_

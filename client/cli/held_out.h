@@ -1,8 +1,7 @@
 // A trace in two parts: a placement is planned on the earlier windows and scored on the later ones,
 // because a score on the load that it was made for is too good.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_HELD_OUT_H_
-#define EPLB_CLIENT_CLI_HELD_OUT_H_
+#pragma once
 
 #include <span>
 #include <string>
@@ -33,5 +32,3 @@ const char* ScoredOn(const HeldOut& held_out);
 std::string ScoredOnText(const HeldOut& held_out);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_HELD_OUT_H_

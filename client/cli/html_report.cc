@@ -10,6 +10,7 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/digest.h"
 #include "proto/wire/message_json.h"
@@ -30,14 +31,13 @@ constexpr std::string_view kLicense = "uPlot-LICENSE.txt";
 absl::StatusOr<std::string_view> Embeddable(std::string_view name) {
   const PageAsset* const asset = FindPageAsset(name);
   if (asset == nullptr) {
-    return absl::InternalError(
-        absl::StrCat("index.html names page/", std::string(name), ", expected a file of the page"));
+    return Internal("index.html names page/", std::string(name), ", expected a file of the page");
   }
   const std::string lower = absl::AsciiStrToLower({asset->bytes.data(), asset->bytes.size()});
   for (const char* const end : {"</script", "</style", "<!--", "\r"}) {
     if (!absl::StrContains(lower, end)) continue;
-    return absl::InternalError(absl::StrCat("page/", std::string(name), " contains \"",
-                                            absl::CEscape(end), "\", which HTML cannot embed"));
+    return Internal("page/", std::string(name), " contains \"", absl::CEscape(end),
+                    "\", which HTML cannot embed");
   }
   return asset->bytes;
 }
@@ -80,7 +80,7 @@ std::string DocumentsElement(const nlohmann::ordered_json& documents) {
 
 absl::StatusOr<std::string> HtmlReport(const nlohmann::ordered_json& documents) {
   const PageAsset* const index = FindPageAsset("index.html");
-  if (index == nullptr) return absl::InternalError("the page has no index.html");
+  if (index == nullptr) return Internal("the page has no index.html");
   EPLB_ASSIGN_OR_RETURN(const std::string_view license, Embeddable(kLicense));
   const bool of_run = documents.value("kind", "") == "run";
   const char* const command = of_run ? "eplbctl report" : "eplbctl replay";

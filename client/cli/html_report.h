@@ -1,6 +1,5 @@
 // The daemon's web page as one file, with the documents that it shows: for `report` and `replay`.
-#ifndef EPLB_CLIENT_CLI_HTML_REPORT_H_
-#define EPLB_CLIENT_CLI_HTML_REPORT_H_
+#pragma once
 
 #include <string>
 
@@ -18,5 +17,3 @@ namespace eplb::cli {
 absl::StatusOr<std::string> HtmlReport(const nlohmann::ordered_json& documents);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_HTML_REPORT_H_

@@ -1,6 +1,5 @@
 // The daemon's answers as `-o json` prints them: one line each.
-#ifndef EPLB_CLIENT_CLI_JOB_JSON_H_
-#define EPLB_CLIENT_CLI_JOB_JSON_H_
+#pragma once
 
 #include <string>
 
@@ -27,5 +26,3 @@ std::string ListToJson(const std::string& job, const char* list,
                        const google::protobuf::Message& response);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_JOB_JSON_H_

@@ -2,8 +2,7 @@
 // figure has one name everywhere: *measured* on the placements that steps ran under, *predicted* by
 // a decision and *seen* after it, *without EPLB* for the same steps with one slot per expert,
 // *static* for the same steps under the layout that is never moved.
-#ifndef EPLB_CLIENT_CLI_JOB_TEXT_H_
-#define EPLB_CLIENT_CLI_JOB_TEXT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -83,5 +82,3 @@ std::string StateNotes(const v1::JobStatus& job, const std::string& before,
                        const Terminal& terminal);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_JOB_TEXT_H_

@@ -10,15 +10,15 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/placement_content.h"
-#include "client/cli/placement_rules.h"
+#include "proto/wire/placement_rules.h"
 
 namespace eplb::cli {
 namespace {
@@ -89,16 +89,16 @@ constexpr std::string_view kShapeKeys[] = {"num_layers", "num_logical_experts", 
                                            "num_gpus",   "num_nodes",           "num_groups"};
 
 // The rules on the map of slots, which is all that other systems' files share.
-Findings CheckPeers(const LintSubject& subject, std::optional<int32_t> gpus) {
+wire::Findings CheckPeers(const LintSubject& subject, std::optional<int32_t> gpus) {
   const IndexMatrix& slots = subject.peers.slots;
   const std::vector<int64_t> cells(slots.data(), slots.data() + slots.size());
-  FileParts parts;
+  wire::FileParts parts;
   parts.num_layers = slots.rows();
   parts.num_experts = subject.num_experts();
   parts.num_slots = slots.cols();
   parts.num_gpus = subject.peers.frame.num_gpus ? subject.peers.frame.num_gpus : gpus;
-  parts.slots = FileMatrix{&cells, slots.rows(), slots.cols()};
-  Findings findings;
+  parts.slots = wire::FileMatrix{&cells, slots.rows(), slots.cols()};
+  wire::Findings findings;
   const int64_t num_gpus = parts.num_gpus.value_or(1);
   if (num_gpus < 1 || num_gpus > slots.cols() ||
       (slots.cols() % num_gpus != 0 && !subject.format.holds_unequal_gpus)) {
@@ -106,17 +106,17 @@ Findings CheckPeers(const LintSubject& subject, std::optional<int32_t> gpus) {
                                            std::string(subject.format.name),
                                            " all GPUs hold the same number of slots"));
   } else if (parts.num_gpus) {
-    NumberGpus(parts);
+    wire::NumberGpus(parts);
   }
   {
-    Rule empty(findings.broken);
+    wire::Rule empty(findings.broken);
     for (size_t i = 0; !subject.format.holds_unusable_slots && i < cells.size(); ++i) {
       const auto place = static_cast<int64_t>(i);
       if (cells[i] != -1) continue;
       empty.Add("layer ", place / slots.cols(), " slot ", place % slots.cols(), " holds no expert");
     }
   }
-  CheckSlotMap(parts, findings);
+  wire::CheckSlotMap(parts, findings);
   return findings;
 }
 
@@ -181,11 +181,11 @@ absl::Status CheckFlagGpus(const LintSubject& subject, const LintOptions& option
 }
 
 // note: receives the messages about the files and about the shape.
-absl::StatusOr<Findings> Lint(const LintOptions& options, std::string& note) {
+absl::StatusOr<wire::Findings> Lint(const LintOptions& options, std::string& note) {
   EPLB_ASSIGN_OR_RETURN(const LintSubject subject, ReadLintSubject(options.placement));
   EPLB_RETURN_IF_ERROR(CheckFlagGpus(subject, options));
-  Findings findings =
-      subject.is_ours() ? CheckPlacement(subject.object) : CheckPeers(subject, options.gpus);
+  wire::Findings findings =
+      subject.is_ours() ? wire::CheckPlacement(subject.object) : CheckPeers(subject, options.gpus);
   note = PeersNote(options.placement, subject);
   if (!options.against.empty()) {
     EPLB_RETURN_IF_ERROR(CompareShapes(subject, options, findings.broken));
@@ -216,7 +216,7 @@ absl::StatusOr<Findings> Lint(const LintOptions& options, std::string& note) {
 // Exit 8 if a rule is broken, 0 if none, 2 if a file cannot be read as what it should be.
 Output RunLint(const LintOptions& options) {
   std::string note;
-  const absl::StatusOr<Findings> findings = Lint(options, note);
+  const absl::StatusOr<wire::Findings> findings = Lint(options, note);
   if (!findings.ok()) return UsageFailure(findings.status());
   const bool kept = findings->broken.empty();
   std::string text;

@@ -10,8 +10,7 @@ namespace {
 constexpr const char* kChanges[] = {"pause", "resume", "rollback", "rebalance", "set_policy"};
 
 bool IsChange(const LoggedEvent& event) {
-  return std::any_of(std::begin(kChanges), std::end(kChanges),
-                     [&event](const char* name) { return event.name == name; });
+  return std::ranges::any_of(kChanges, [&event](const char* name) { return event.name == name; });
 }
 
 // The reasons why decisions take no effect.
@@ -44,9 +43,9 @@ bool WasPaused(const LoggedEvent& event) {
 // that the first changes report as the one before them.
 Brakes BrakesBefore(const std::vector<LoggedEvent>& events) {
   Brakes brakes;
-  const auto pause = std::find_if(events.begin(), events.end(), SetsPause);
+  const auto pause = std::ranges::find_if(events, SetsPause);
   if (pause != events.end()) brakes.paused = WasPaused(*pause);
-  const auto mode = std::find_if(events.begin(), events.end(), [](const LoggedEvent& event) {
+  const auto mode = std::ranges::find_if(events, [](const LoggedEvent& event) {
     return event.name == "set_policy" && absl::StrContains(event.before, "mode=");
   });
   if (mode != events.end()) brakes.observing = absl::StrContains(mode->before, "mode=observe");

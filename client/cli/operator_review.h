@@ -1,6 +1,5 @@
 // The operators' changes to a job during a recorded run, by its steps.
-#ifndef EPLB_CLIENT_CLI_OPERATOR_REVIEW_H_
-#define EPLB_CLIENT_CLI_OPERATOR_REVIEW_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -39,5 +38,3 @@ struct OperatorReview {
 OperatorReview ReviewOperators(const RunReport& report, const std::optional<LoggedEvents>& events);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_OPERATOR_REVIEW_H_

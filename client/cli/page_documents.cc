@@ -205,10 +205,10 @@ void PageDocuments::BoundPlans() {
     };
     plans_.erase(std::remove_if(plans_.begin(), plans_.end(), oldest), plans_.end());
   }
-  AddWarning(absl::StrCat(Counted(surplus, "decision"),
-                          " of the oldest are left out, first of all those that moved nothing: a "
-                          "page has ",
-                          kMaxPagePlans));
+  AddWarning(absl::StrCat(
+      Counted(surplus, "decision"),
+      " of the oldest are left out, first of all those that moved nothing: a page has ",
+      kMaxPagePlans));
 }
 
 void PageDocuments::BoundEvents() {

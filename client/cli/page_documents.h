@@ -1,7 +1,6 @@
 // The documents that the web page asks the daemon for, made of what a run or a trace left: keys and
 // paths are those of /api/v1 (server/http/api.h), and what is not known is null or empty.
-#ifndef EPLB_CLIENT_CLI_PAGE_DOCUMENTS_H_
-#define EPLB_CLIENT_CLI_PAGE_DOCUMENTS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -117,5 +116,3 @@ class PageDocuments {
 PageJson UnknownJson(const google::protobuf::Message& message);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_PAGE_DOCUMENTS_H_

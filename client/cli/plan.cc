@@ -11,8 +11,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
@@ -170,13 +170,13 @@ std::string PolicyNote(const PlanOptions& options) {
 std::string IdleLayersNote(const PlanReport& report) {
   const std::vector<double>& loads = report.after.max_gpu_load;
   const auto is_idle = [](double load) { return !(load > 0); };
-  const auto idle = std::count_if(loads.begin(), loads.end(), is_idle);
+  const auto idle = std::ranges::count_if(loads, is_idle);
   if (idle == 0) return {};
   if (idle == std::ssize(loads)) {
     return "note: the load has no tokens, so that no layer has figures";
   }
   return absl::StrCat("note: ", Counted(idle, "layer"), " without load (the first is layer ",
-                      std::find_if(loads.begin(), loads.end(), is_idle) - loads.begin(),
+                      std::ranges::find_if(loads, is_idle) - loads.begin(),
                       idle == 1 ? ") has" : ") have",
                       " no balancedness, no gap and no part in means");
 }

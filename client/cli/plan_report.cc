@@ -7,7 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "placement/search/bound.h"

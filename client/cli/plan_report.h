@@ -1,6 +1,5 @@
 // A plan with its figures, as values, as JSON and as text.
-#ifndef EPLB_CLIENT_CLI_PLAN_REPORT_H_
-#define EPLB_CLIENT_CLI_PLAN_REPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -58,5 +57,3 @@ std::string PlanReportToJson(const PlanReport& report);
 std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_PLAN_REPORT_H_

@@ -6,9 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/policies/registry.h"
 #include "placement/search/node_affinity.h"
@@ -110,9 +108,8 @@ absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_spl
   }
   const bool splits = optimal_split || problem.split == SplitMode::kBatch;
   if (splits && problem.topology.num_gpus() > SplitGraph::kMaxGpus) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--split ", optimal_split ? "optimal" : "batch", " takes at most ",
-                     SplitGraph::kMaxGpus, " GPUs, --gpus is ", problem.topology.num_gpus()));
+    return InvalidInput("--split ", optimal_split ? "optimal" : "batch", " takes at most ",
+                        SplitGraph::kMaxGpus, " GPUs, --gpus is ", problem.topology.num_gpus());
   }
   EPLB_ASSIGN_OR_RETURN(Placement placement, Place(frame, problem));
   PlanAnswer answer{std::move(placement), std::nullopt};

@@ -1,6 +1,5 @@
 // Computes the placement of a plan and, if tokens are split, its shares.
-#ifndef EPLB_CLIENT_CLI_PLAN_SOLVER_H_
-#define EPLB_CLIENT_CLI_PLAN_SOLVER_H_
+#pragma once
 
 #include <optional>
 #include <span>
@@ -42,5 +41,3 @@ absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_spl
                                      const PlanProblem& problem);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_PLAN_SOLVER_H_

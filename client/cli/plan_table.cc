@@ -74,11 +74,11 @@ std::string Constraints(const PlanReport& report, const Terminal& terminal) {
     text += Paragraph("Hierarchy strict: every expert group stays on one node.", terminal);
   }
   if (report.crossing.has_value()) {
-    text += Paragraph(absl::StrCat("Hierarchy soft: ", Percent(report.crossing->mean),
-                                   " of tokens are served off the node of their expert group on "
-                                   "average, ",
-                                   Percent(report.crossing->max), " at most in a layer."),
-                      terminal);
+    text += Paragraph(
+        absl::StrCat("Hierarchy soft: ", Percent(report.crossing->mean),
+                     " of tokens are served off the node of their expert group on average, ",
+                     Percent(report.crossing->max), " at most in a layer."),
+        terminal);
   }
   const auto unusable =
       NameGpus(report, [&report](GpuId gpu) { return !report.speeds.Usable(gpu); });
@@ -146,8 +146,7 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
   }
   constexpr double kShown = 5e-5;  // smaller gaps are printed as 0.00 %
   if (report.bound.max >= kShown) {
-    const auto widest =
-        std::find(report.bound.gaps.begin(), report.bound.gaps.end(), report.bound.max);
+    const auto widest = std::ranges::find(report.bound.gaps, report.bound.max);
     absl::StrAppend(&gap, ", ", Percent(*report.bound.max), " at most, in layer ",
                     widest - report.bound.gaps.begin());
   }
@@ -174,11 +173,11 @@ std::vector<size_t> LayersToShow(const PlanReport& report) {
   std::vector<size_t> layers(balancedness.size());
   std::iota(layers.begin(), layers.end(), 0);
   if (layers.size() <= kMaxLayerRows) return layers;
-  std::stable_sort(layers.begin(), layers.end(), [&balancedness](size_t a, size_t b) {
+  std::ranges::stable_sort(layers, [&balancedness](size_t a, size_t b) {
     return LessBalanced(balancedness[a], balancedness[b]);
   });
   layers.resize(kMaxLayerRows);
-  std::sort(layers.begin(), layers.end());
+  std::ranges::sort(layers);
   return layers;
 }
 
@@ -227,9 +226,8 @@ std::vector<double> RowOf(const RealMatrix& loads, size_t layer) {
 // GPU loads of the layer that was worst before.
 std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
   const auto& balancedness = report.before.balancedness;
-  const auto worst =
-      static_cast<size_t>(std::min_element(balancedness.begin(), balancedness.end(), LessBalanced) -
-                          balancedness.begin());
+  const auto worst = static_cast<size_t>(std::ranges::min_element(balancedness, LessBalanced) -
+                                         balancedness.begin());
   const std::vector<double> before = RowOf(report.before.gpu_loads, worst);
   const std::vector<double> after = RowOf(report.after.gpu_loads, worst);
   std::vector<bool> unusable;

@@ -1,7 +1,6 @@
 // One decision as a trace, as the daemon saw it. The trace shows only what is known to have
 // happened; "not_known" in its metadata lists what is missing.
-#ifndef EPLB_CLIENT_CLI_PLAN_TRACE_H_
-#define EPLB_CLIENT_CLI_PLAN_TRACE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -26,5 +25,3 @@ int64_t SolveEndMicros(const v1::Plan& plan);
 const v1::ChunkRankTimes* SlowestOf(const v1::ChunkTimes& chunk);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_PLAN_TRACE_H_

@@ -14,8 +14,8 @@
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "client/cli/flags.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/convert.h"
@@ -32,20 +32,19 @@ absl::Status ConnectionError(const std::string& endpoint, const std::string& mes
                              bool plaintext) {
   const std::string cannot = absl::StrCat("cannot reach ", endpoint, ": ");
   if (absl::StrContains(message, "http1.x")) {
-    return absl::UnavailableError(absl::StrCat(
-        cannot,
-        "an HTTP/1 server answers; is that eplbd's --http address? eplbctl needs its gRPC "
-        "address, by default port 29610"));
+    return Unavailable(cannot,
+                       "an HTTP/1 server answers; is that eplbd's --http address? eplbctl needs "
+                       "its gRPC address, by default port 29610");
   }
   const std::string cause = wire::ConnectionCause(message);
   if (cause == "permission denied") {
-    return absl::PermissionDeniedError(cannot + "this user may not open the socket");
+    return PermissionDenied(cannot + "this user may not open the socket");
   }
   // gRPC reports only a closed connection if the daemon wants TLS.
   const bool perhaps_tls = plaintext && absl::EndsWith(message, "closed");
-  return absl::UnavailableError(absl::StrCat(
+  return Unavailable(
       cannot, cause,
-      perhaps_tls ? "; does it want TLS? see --tls-ca, --tls-cert and --tls-key" : ""));
+      perhaps_tls ? "; does it want TLS? see --tls-ca, --tls-cert and --tls-key" : "");
 }
 
 namespace {
@@ -63,10 +62,9 @@ struct Connection {
 absl::Status TooLate(const Connection& connection) {
   const std::string within = absl::StrCat(" within ", absl::FormatDuration(connection.timeout));
   if (!connection.connected) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot reach ", connection.endpoint, ": no connection", within));
+    return Unavailable("cannot reach ", connection.endpoint, ": no connection", within);
   }
-  return absl::DeadlineExceededError(absl::StrCat("no answer from ", connection.endpoint, within));
+  return DeadlineExceeded("no answer from ", connection.endpoint, within);
 }
 
 // True for a code that any server at the address may answer; other codes are about the question.
@@ -159,7 +157,7 @@ class Candidates {
     return next;
   }
   void Prefer(const std::string& leader) {
-    if (leader.empty() || std::find(asked_.begin(), asked_.end(), leader) != asked_.end()) return;
+    if (leader.empty() || std::ranges::find(asked_, leader) != asked_.end()) return;
     std::erase(waiting_, leader);
     waiting_.insert(waiting_.begin(), leader);
   }
@@ -207,7 +205,7 @@ absl::Status AskLeader(const QueryOptions& options, const Question& question) {
       if (!leader && (!silent || (question.changes && reached))) return status;
       if (leader) {
         candidates.Prefer(*leader);
-        standby = absl::UnavailableError(absl::StrCat(endpoint, ": ", status.message()));
+        standby = Unavailable(endpoint, ": ", status.message());
         standby.SetPayload(wire::kLeaderKey,
                            absl::Cord(leader->empty() ? wire::kNoLeader : *leader));
       }
@@ -307,8 +305,7 @@ absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
   EPLB_RETURN_IF_ERROR(Ask(options, request, &response));
   absl::StatusOr<wire::PlacementBody> body = wire::FromProto(response.placement());
   if (body.ok()) return body;
-  return absl::InternalError(
-      absl::StrCat("the daemon's answer is no placement: ", body.status().message()));
+  return Internal("the daemon's answer is no placement: ", body.status().message());
 }
 
 absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string& job) {
@@ -335,8 +332,7 @@ absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string
     }
     message = load.status();
   }
-  return absl::InternalError(
-      absl::StrCat("the daemon's answer is no load: ", message.status().message()));
+  return Internal("the daemon's answer is no load: ", message.status().message());
 }
 
 absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::string& job) {
@@ -345,8 +341,7 @@ absl::StatusOr<std::string> ChooseJob(const QueryOptions& options, const std::st
   EPLB_RETURN_IF_ERROR(Ask(options, v1::GetStatusRequest(), &response));
   if (response.jobs_size() == 1) return response.jobs(0).job();
   if (response.jobs().empty()) {
-    return absl::NotFoundError(response.jobs_hidden() ? kNoVisibleJob
-                                                      : "the daemon has no job yet");
+    return NotFound(response.jobs_hidden() ? kNoVisibleJob : "the daemon has no job yet");
   }
   constexpr int kMostNamed = 8;
   std::string names;

@@ -1,6 +1,5 @@
 // Asks the daemon one question with a deadline, and finds the job that a command means.
-#ifndef EPLB_CLIENT_CLI_QUERY_CLIENT_H_
-#define EPLB_CLIENT_CLI_QUERY_CLIENT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -99,5 +98,3 @@ struct AskedLoad {
 absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string& job);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_QUERY_CLIENT_H_

@@ -5,8 +5,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
@@ -181,10 +181,9 @@ std::string Notes(const ReplayCommandOptions& options, const ReplayResult& resul
   note = JoinMessages(note, EqualSharesNote(options.frame, options.split));
   note = JoinMessages(note, HistoryNote(options));
   if (TraitsOf(options.frame.policy).chooses && options.costs.expert_bytes == 0) {
-    note = JoinMessages(
-        note, absl::StrCat("note: ", options.frame.policy,
-                           " measures prices in the daemon; give --expert-bytes, --token-ns and "
-                           "--link-gbps to price moves"));
+    note = JoinMessages(note, absl::StrCat("note: ", options.frame.policy,
+                                           " measures prices in the daemon; give --expert-bytes, "
+                                           "--token-ns and --link-gbps to price moves"));
   }
   if (const int64_t idle = result.summary.windows_without_tokens; idle > 0) {
     note = JoinMessages(

@@ -1,6 +1,5 @@
 // `eplbctl replay`: decides on a recorded trace as the daemon would have.
-#ifndef EPLB_CLIENT_CLI_REPLAY_H_
-#define EPLB_CLIENT_CLI_REPLAY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -42,5 +41,3 @@ std::string ReplayToTable(const ReplayCommandOptions& options, const Topology& t
                           const ReplayResult& result, const Terminal& terminal);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_REPLAY_H_

@@ -1,6 +1,5 @@
 // The web page of a replay: `eplbctl replay --html`.
-#ifndef EPLB_CLIENT_CLI_REPLAY_PAGE_H_
-#define EPLB_CLIENT_CLI_REPLAY_PAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -52,5 +51,3 @@ class ReplayPage {
 };
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_REPLAY_PAGE_H_

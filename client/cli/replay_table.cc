@@ -157,12 +157,12 @@ std::vector<Stretch> StretchesOf(const ReplayResult& result) {
 // The stretches that explain most of the chart, in its order: the longest, then the earliest.
 std::vector<Stretch> MostTelling(std::vector<Stretch> stretches) {
   if (stretches.size() <= kMaxRebalances) return stretches;
-  std::stable_sort(stretches.begin(), stretches.end(), [](const Stretch& a, const Stretch& b) {
+  std::ranges::stable_sort(stretches, [](const Stretch& a, const Stretch& b) {
     return a.last - a.first > b.last - b.first;
   });
   stretches.resize(kMaxRebalances);
-  std::sort(stretches.begin(), stretches.end(),
-            [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
+  std::ranges::sort(stretches,
+                    [](const Stretch& a, const Stretch& b) { return a.first < b.first; });
   return stretches;
 }
 

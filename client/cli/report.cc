@@ -7,8 +7,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/flags.h"
@@ -174,16 +174,16 @@ void CheckLeastFigures(const ReportOptions& options, RunReview& review) {
 // Prints the ranks' logs alone, which jobs of any trainer have.
 Output TraceOf(const ReportOptions& options) {
   const bool checks = options.min_rebalances > 0 || options.min_gain.has_value();
-  const bool writes = !options.out.empty() || !options.picture.empty() || !options.html.empty();
+  const bool writes = !options.out.empty() || !options.html.empty();
   if (checks || writes || !options.events.empty()) {
     return InvalidInput(
-        "-o trace prints the ranks' logs alone: --events, --out, --svg, --html, "
-        "--min-rebalances and --min-gain need another -o");
+        "-o trace prints the ranks' logs alone: --events, --out, --html, --min-rebalances "
+        "and --min-gain need another -o");
   }
   const absl::StatusOr<std::vector<RankTimeline>> timelines = ReadTimelines(options.directory);
   if (!timelines.ok()) return UsageFailure(timelines.status());
-  const bool any = std::any_of(timelines->begin(), timelines->end(),
-                               [](const auto& timeline) { return !timeline.boundaries.empty(); });
+  const bool any = std::ranges::any_of(
+      *timelines, [](const auto& timeline) { return !timeline.boundaries.empty(); });
   return {kOk, RunTrace(options.directory, *timelines),
           any ? ""
               : absl::StrCat(options.directory,
@@ -218,10 +218,7 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   const absl::StatusOr<std::string> page =
       options.html.empty() ? std::string() : PageOf(*run, *review, options.directory);
   if (!page.ok()) return UsageFailure(page.status());
-  const std::pair<std::string, std::string> files[] = {
-      {options.out, json},
-      {options.picture, ReportPicture(run->report.job, *review)},
-      {options.html, *page}};
+  const std::pair<std::string, std::string> files[] = {{options.out, json}, {options.html, *page}};
   for (const auto& [path, content] : files) {
     if (path.empty()) continue;
     if (const absl::Status written = WriteFileAtomically(path, content); !written.ok()) {
@@ -248,13 +245,12 @@ void AddReport(const Flags& root) {
   flags.Text("--events", "FILE", options.events,
              "Audit log, from `eplbctl get events -o json` [DIR/events.json]");
   flags.Text("--out", "FILE", options.out, "Write the report as JSON to this file");
-  flags.Text("--svg", "FILE", options.picture, "Write a picture of the balancedness to this file");
   flags.Text("--html", "FILE", options.html,
              "Write the web page of the run to this file, for a browser without a daemon");
   AddFormat(flags, options.format, Formats::kWithTrace);
   flags.SetFooter(
       "Examples:\n"
-      "  eplbctl report build/demo --out report.json --svg report.svg\n"
+      "  eplbctl report build/demo --out report.json\n"
       "  eplbctl report build/demo --html report.html\n"
       "  eplbctl report build/demo -o trace > trace.json   open it in ui.perfetto.dev\n"
       "-o trace needs only the rank-*.jsonl of any job's log directory, and checks nothing.\n"

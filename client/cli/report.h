@@ -1,7 +1,6 @@
 // `eplbctl report`: checks and sums up what a run of the demonstration trainer left in its log
 // directory.
-#ifndef EPLB_CLIENT_CLI_REPORT_H_
-#define EPLB_CLIENT_CLI_REPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -15,7 +14,6 @@ struct ReportOptions {
   std::string directory;
   std::string events;          // path of the events file; empty: directory/events.json
   std::string out;             // path for the JSON form, may be empty
-  std::string picture;         // path for the picture, may be empty
   std::string html;            // path for the web page, may be empty
   int64_t window_steps = 50;   // length of a window of the hindsight line and of the page
   int64_t min_rebalances = 0;  // fewer are a problem
@@ -32,5 +30,3 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal);
 void AddReport(const Flags& root);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_REPORT_H_

@@ -1,6 +1,5 @@
-// The forms of a run's report: text, picture, web page and trace.
-#ifndef EPLB_CLIENT_CLI_REPORT_FORMS_H_
-#define EPLB_CLIENT_CLI_REPORT_FORMS_H_
+// The forms of a run's report: text, web page and trace.
+#pragma once
 
 #include <span>
 #include <string>
@@ -19,12 +18,6 @@ namespace eplb::cli {
 // figure is marked as measured or predicted.
 std::string ReportText(const RunDirectory& run, const RunReview& review, const Terminal& terminal);
 
-// Balancedness over steps as SVG: two lines, the run and without EPLB; for a run that splits each
-// step exactly two more, its placements with equal shares and hindsight. A mark at each switch, and
-// a grey field over the steps in which operators held decisions back. With many steps a point is
-// the mean of neighbours; the picture shows their number. job: named in the heading.
-std::string ReportPicture(const std::string& job, const RunReview& review);
-
 // Documents for HtmlReport. Windows are review.window_steps long; balancedness of a window is
 // MeasuredBalancedness, that of the whole run the review's, as in `report -o json`. Four keys are
 // the page's own: of a decision "balancedness_computed" and "switched_unix_micros", of the job
@@ -41,5 +34,3 @@ absl::StatusOr<nlohmann::ordered_json> RunPage(const RunDirectory& run, const Ru
 std::string RunTrace(const std::string& directory, std::span<const RankTimeline> timelines);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_REPORT_FORMS_H_

@@ -115,8 +115,7 @@ std::string HeldBackText(const RunReview& review) {
         absl::StrCat(stretch.first_step, "..", stretch.last_step, " ", stretch.why));
   }
   return absl::StrCat(
-      "Left out of the comparison are the steps in which operators held decisions "
-      "back: ",
+      "Left out of the comparison are the steps in which operators held decisions back: ",
       absl::StrJoin(stretches, ", "), ".");
 }
 
@@ -143,9 +142,8 @@ std::string Comparison(const RunReview& review, const Terminal& terminal) {
   table.rows.push_back(row(hindsight, HindsightOf(review)));
   std::string note =
       "Balancedness: mean / max GPU load; fullest GPU: its load / the mean load. Without EPLB each "
-      "expert has one slot. Only the row of "
-      "this run is measured; the others are predicted from its loads, a copied expert weighing "
-      "what it weighed here.";
+      "expert has one slot. Only the row of this run is measured; the others are predicted from "
+      "its loads, a copied expert weighing what it weighed here.";
   if (SplitsBatches(review)) {
     note +=
         " Objective: exact split per batch. This run and hindsight split each step exactly; the "
@@ -165,7 +163,7 @@ std::string StepRange(int64_t first, int64_t last) { return absl::StrCat(first, 
 
 // True unless one policy made every decision.
 bool NamesDeciders(const std::vector<RunDecision>& decisions) {
-  return std::any_of(decisions.begin(), decisions.end(), [&](const RunDecision& one) {
+  return std::ranges::any_of(decisions, [&](const RunDecision& one) {
     return !one.asked_by.empty() || one.policy != decisions.front().policy;
   });
 }
@@ -186,14 +184,13 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
   }
   absl::StrAppend(
       &text, FormatTable(table, terminal),
-      Paragraph(
-          std::string(SplitsBatches(review)
-                          ? "Balancedness of summed loads, against each step's fullest GPU."
-                          : "Balancedness of summed loads.") +
-              " was: measured on the steps that were decided on; "
-              "computed: of the new placement on the same load; until next: measured from the "
-              "switch to the next one. pause: longest boundary of any rank.",
-          terminal, 0),
+      Paragraph(std::string(SplitsBatches(review)
+                                ? "Balancedness of summed loads, against each step's fullest GPU."
+                                : "Balancedness of summed loads.") +
+                    " was: measured on the steps that were decided on; computed: of the new "
+                    "placement on the same load; until next: measured from the switch to the next "
+                    "one. pause: longest boundary of any rank.",
+                terminal, 0),
       Title("Why", terminal), "\n");
   for (const RunDecision& one : review.decisions) {
     std::string label = one.decision == 0 ? "" : absl::StrCat(one.decision, ": ");
@@ -206,11 +203,10 @@ std::string Decisions(const RunReview& review, const Terminal& terminal) {
 std::string Operators(const RunDirectory& run, const RunReview& review, const Terminal& terminal) {
   const std::string title = absl::StrCat(Title("Operators", terminal), "\n");
   if (!run.events.has_value()) {
-    return title +
-           Paragraph(
-               "Pauses and settings are known to the daemon alone. To see them here: eplbctl get "
-               "events --limit 1000 -o json > DIR/events.json",
-               terminal, 0);
+    return title + Paragraph(
+                       "Pauses and settings are known to the daemon alone. To see them here: "
+                       "eplbctl get events --limit 1000 -o json > DIR/events.json",
+                       terminal, 0);
   }
   if (review.operators.actions.empty()) return title + "changed nothing\n";
   std::string text = title;

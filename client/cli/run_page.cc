@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/cli/page_documents.h"
 #include "client/cli/report_forms.h"
@@ -108,9 +108,9 @@ class RunPageMaker {
     documents_.AddWindow(window, keeps);
     if (!keeps) return absl::OkStatus();
     documents_.AddLoads(window, {load, on_gpus, still.gpu_loads});
-    const auto newest = std::find_if(
-        run_.placements.begin(), run_.placements.end(),
-        [&](const LoggedPlacement& one) { return one.version == window.versions.back(); });
+    const auto newest = std::ranges::find_if(run_.placements, [&](const LoggedPlacement& one) {
+      return one.version == window.versions.back();
+    });
     documents_.AddPlacement(newest->version, newest->placement);
     return absl::OkStatus();
   }
@@ -127,8 +127,8 @@ class RunPageMaker {
 
   absl::Status AddPlans() {
     const std::vector<std::vector<SwitchRecord>> chunks = ByDecision(run_.report.switches);
-    const bool numbered = std::all_of(chunks.begin(), chunks.end(),
-                                      [](const auto& one) { return one.front().decision > 0; });
+    const bool numbered =
+        std::ranges::all_of(chunks, [](const auto& one) { return one.front().decision > 0; });
     for (size_t i = 0; i < chunks.size(); ++i) {
       const RunDecision& decision = review_.decisions[i];
       PageJson plan = PlanJson(decision);
@@ -136,9 +136,9 @@ class RunPageMaker {
       plan["num_chunks"] = chunks[i].size();
       plan["chunks_committed"] = chunks[i].size();
       const auto placed = [this](int64_t version) {
-        return std::find_if(
-            run_.placements.begin(), run_.placements.end(),
-            [version](const LoggedPlacement& one) { return one.version == version; });
+        return std::ranges::find_if(run_.placements, [version](const LoggedPlacement& one) {
+          return one.version == version;
+        });
       };
       const auto first = placed(chunks[i].front().version);
       const auto last = placed(chunks[i].back().version);

@@ -165,8 +165,8 @@ RunTime TimeOf(const RunReport& report, const RunSeries& run) {
     if (time.modelled && step.work_seconds > expected) ++time.steps_over_model;
   }
   for (const SwitchRecord& change : report.switches) {
-    const auto step = std::find_if(report.steps.begin(), report.steps.end(),
-                                   [&](const StepRecord& one) { return one.step == change.step; });
+    const auto step = std::ranges::find_if(
+        report.steps, [&](const StepRecord& one) { return one.step == change.step; });
     if (step != report.steps.end()) time.switch_seconds += step->boundary_seconds;
     time.longest_pause_seconds = std::max(time.longest_pause_seconds, change.pause_seconds);
   }
@@ -218,7 +218,7 @@ std::vector<bool> ComparedSteps(const std::vector<bool>& decided, size_t num_ste
   for (size_t i = 0; i < std::min(num_steps, decided.size()); ++i) {
     if (!decided[i]) compared[i] = false;
   }
-  const bool any = std::find(compared.begin(), compared.end(), true) != compared.end();
+  const bool any = std::ranges::find(compared, true) != compared.end();
   return any ? compared : from_first;
 }
 
@@ -227,7 +227,7 @@ void CompareFigures(const RunReport& report, const RunFigures& figures, RunRevie
   const std::vector<bool> compared =
       ComparedSteps(review.operators.decided, figures.run.balancedness.size(), first);
   review.compared_first_step = first;
-  review.compared_steps = std::count(compared.begin(), compared.end(), true);
+  review.compared_steps = std::ranges::count(compared, true);
   review.run = RowOf(report, figures.run, figures.run, compared);
   review.without_eplb = RowOf(report, figures.run, figures.without_eplb, compared);
   review.unmoved = RowOf(report, figures.run, figures.unmoved, compared);
@@ -241,9 +241,8 @@ void CompareFigures(const RunReport& report, const RunFigures& figures, RunRevie
 }
 
 absl::StatusOr<const Placement*> PlacementOf(const RunDirectory& run, int64_t version) {
-  const auto found =
-      std::find_if(run.placements.begin(), run.placements.end(),
-                   [version](const LoggedPlacement& one) { return one.version == version; });
+  const auto found = std::ranges::find_if(
+      run.placements, [version](const LoggedPlacement& one) { return one.version == version; });
   if (found != run.placements.end()) return &found->placement;
   return InvalidInput("run.json switched to version ", version,
                       ", placements.jsonl has none of it");
@@ -325,10 +324,6 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
   CheckLogsAreWhole(run, review);
   EPLB_RETURN_IF_ERROR(SumGpuLoads(run, review.compared_first_step, review));
   EPLB_ASSIGN_OR_RETURN(review.decisions, ReviewDecisions(run, placements));
-  review.run_series = figures.run.balancedness;
-  review.without_eplb_series = figures.without_eplb.balancedness;
-  review.equal_shares_series = figures.equal_shares.balancedness;
-  review.hindsight_split_series = figures.hindsight_split.balancedness;
   return review;
 }
 

@@ -1,6 +1,5 @@
 // Everything that can be checked and computed again about a recorded run.
-#ifndef EPLB_CLIENT_CLI_RUN_REVIEW_H_
-#define EPLB_CLIENT_CLI_RUN_REVIEW_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -88,11 +87,6 @@ struct RunReview {
   RunTime time;
   std::vector<RunDecision> decisions;
   OperatorReview operators;
-  // Balancedness by step, for the picture; none for a step without tokens.
-  std::vector<std::optional<double>> run_series;
-  std::vector<std::optional<double>> without_eplb_series;
-  std::vector<std::optional<double>> equal_shares_series;     // empty where the run shared equally
-  std::vector<std::optional<double>> hindsight_split_series;  // empty where the run shared equally
   // GPU loads, tokens summed over the steps after the first switch, of the layer that the static
   // layout balances worst.
   int32_t worst_layer = 0;
@@ -117,5 +111,3 @@ inline constexpr double kBalancednessTolerance = 1e-9;
 absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_steps);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_RUN_REVIEW_H_

@@ -32,13 +32,13 @@ Args ArgsOf(const BoundaryRound& round) {
 int64_t DrawRounds(const BoundaryTimes& times, int64_t process, TraceFile& trace) {
   std::vector<const BoundaryRound*> rounds;
   for (const BoundaryRound& round : times.rounds) rounds.push_back(&round);
-  std::stable_sort(rounds.begin(), rounds.end(),
-                   [](const auto* a, const auto* b) { return a->unix_micros < b->unix_micros; });
+  std::ranges::stable_sort(
+      rounds, [](const auto* a, const auto* b) { return a->unix_micros < b->unix_micros; });
   std::vector<int64_t> busy_until;
   int64_t left_out = 0;
   for (const BoundaryRound* round : rounds) {
-    const auto free = std::find_if(busy_until.begin(), busy_until.end(),
-                                   [round](int64_t until) { return until <= round->unix_micros; });
+    const auto free = std::ranges::find_if(
+        busy_until, [round](int64_t until) { return until <= round->unix_micros; });
     const int64_t lane = free - busy_until.begin();
     if (lane == kMaxRoundTracks) {
       ++left_out;

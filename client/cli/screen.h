@@ -1,6 +1,5 @@
 // The terminal as a screen on which frames are drawn, for `top` and --watch.
-#ifndef EPLB_CLIENT_CLI_SCREEN_H_
-#define EPLB_CLIENT_CLI_SCREEN_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -64,5 +63,3 @@ class Screen {
 };
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_SCREEN_H_

@@ -8,8 +8,8 @@
 #include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/quantity.h"
 #include "base/status_macros.h"
 #include "client/cli/text.h"
@@ -137,7 +137,7 @@ PolicyOptions PolicyOptionsOf(const ShapeOptions& options) {
 absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options) {
   // Before the policy is made, because these errors name the flag. An unknown policy has no traits.
   const std::vector<std::string_view> names = PolicyNames();
-  if (std::find(names.begin(), names.end(), options.policy) != names.end()) {
+  if (std::ranges::find(names, options.policy) != names.end()) {
     EPLB_RETURN_IF_ERROR(CheckFrame(options));
   }
   return MakePolicy(options.policy, PolicyOptionsOf(options));
@@ -269,9 +269,8 @@ absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
   for (size_t layer = 0; layer < peaks.size(); ++layer) {
     const double peak = peaks[layer];
     if (bounds[layer] > peak * (1 + kRounding) && bounds[layer] > kLeastNormal) {
-      return absl::InternalError(absl::StrCat("layer ", layer, ": the proved bound ", bounds[layer],
-                                              " is above the GPU load ", peak,
-                                              " that was found; please report this"));
+      return Internal("layer ", layer, ": the proved bound ", bounds[layer],
+                      " is above the GPU load ", peak, " that was found; please report this");
     }
     const double bound = std::min(bounds[layer], peak);
     result.bounds.push_back(bound);

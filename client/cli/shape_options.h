@@ -1,7 +1,6 @@
 // Options that `plan`, `replay` and `sweep` share: the job's shape, the policy, the GPUs' speeds
 // and the prices.
-#ifndef EPLB_CLIENT_CLI_SHAPE_OPTIONS_H_
-#define EPLB_CLIENT_CLI_SHAPE_OPTIONS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -115,5 +114,3 @@ absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,
                                        const std::vector<double>& bounds);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_SHAPE_OPTIONS_H_

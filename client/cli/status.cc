@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_json.h"
@@ -85,7 +86,7 @@ absl::Status KeepJob(const std::string& job, v1::GetStatusResponse* response) {
   auto* refusals = response->mutable_refusals();
   refusals->erase(std::remove_if(refusals->begin(), refusals->end(), is_another), refusals->end());
   if (!jobs->empty() || !refusals->empty()) return absl::OkStatus();
-  return absl::NotFoundError(absl::StrCat("the daemon has no job ", Printable(job)));
+  return NotFound("the daemon has no job ", Printable(job));
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // `eplbctl status`: the daemon and its jobs.
-#ifndef EPLB_CLIENT_CLI_STATUS_H_
-#define EPLB_CLIENT_CLI_STATUS_H_
+#pragma once
 
 #include <string>
 
@@ -19,5 +18,3 @@ Output RunStatus(const StatusOptions& options, const Terminal& terminal);
 void AddStatus(const Flags& root);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_STATUS_H_

@@ -11,8 +11,8 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -275,9 +275,8 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
   std::string note = "balancedness = mean / max GPU load; gap = above the proved lower bound.";
   if (options.split == "batch") note += " Each window is split exactly among replicas.";
   if (priced && rows.front().token_seconds) {
-    const SweepRow& best = *std::min_element(
-        rows.begin(), rows.end(),
-        [](const SweepRow& a, const SweepRow& b) { return StepSeconds(a) < StepSeconds(b); });
+    const SweepRow& best = *std::ranges::min_element(
+        rows, [](const SweepRow& a, const SweepRow& b) { return StepSeconds(a) < StepSeconds(b); });
     absl::StrAppend(&note, " A training step is shortest with ", Counted(best.slots, "slot"), ": ",
                     SecondsText(*best.token_seconds), " for tokens on the fullest GPUs, ",
                     SecondsText(best.replica_seconds), " for replicas of ",

@@ -48,23 +48,10 @@ bool DetectUnicode() {
 }
 
 const char* Sequence(Colour colour) {
-  switch (colour) {
-    case Colour::kNone:
-      return "";
-    case Colour::kBold:
-      return "\x1b[1m";
-    case Colour::kDim:
-      return "\x1b[2m";
-    case Colour::kGreen:
-      return "\x1b[32m";
-    case Colour::kYellow:
-      return "\x1b[33m";
-    case Colour::kRed:
-      return "\x1b[31m";
-    case Colour::kCyan:
-      return "\x1b[36m";
-  }
-  return "";
+  constexpr const char* kSequences[] = {"",         "\x1b[1m",  "\x1b[2m", "\x1b[32m",
+                                        "\x1b[33m", "\x1b[31m", "\x1b[36m"};
+  static_assert(std::size(kSequences) == static_cast<size_t>(Colour::kCyan) + 1);
+  return kSequences[static_cast<size_t>(colour)];
 }
 
 ExitCode ExitCodeOf(const absl::Status& error) {

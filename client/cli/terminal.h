@@ -1,6 +1,5 @@
 // The terminal, what a command gives back to it, and how far a long command is.
-#ifndef EPLB_CLIENT_CLI_TERMINAL_H_
-#define EPLB_CLIENT_CLI_TERMINAL_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -115,5 +114,3 @@ class Waiting {
 };
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_TERMINAL_H_

@@ -41,7 +41,7 @@ std::vector<int> WidthsOf(const Table& table) {
 
 // The number of columns when there is none of this heading.
 size_t FindColumn(const Table& table, std::string_view heading) {
-  const auto at = std::find(table.heading.begin(), table.heading.end(), heading);
+  const auto at = std::ranges::find(table.heading, heading);
   return static_cast<size_t>(at - table.heading.begin());
 }
 
@@ -177,8 +177,9 @@ void DropEmpty(Table& table, std::initializer_list<std::string_view> headings) {
     const size_t column = FindColumn(table, heading);
     const bool empty =
         column < table.heading.size() &&
-        std::all_of(table.rows.begin(), table.rows.end(),
-                    [column](const std::vector<std::string>& row) { return row[column] == "-"; });
+        std::ranges::all_of(table.rows, [column](const std::vector<std::string>& row) {
+          return row[column] == "-";
+        });
     if (empty) Drop(table, column);
   }
 }

@@ -1,6 +1,5 @@
 // Numbers, sentences, tables and bars as text.
-#ifndef EPLB_CLIENT_CLI_TEXT_H_
-#define EPLB_CLIENT_CLI_TEXT_H_
+#pragma once
 
 #include <initializer_list>
 #include <optional>
@@ -76,5 +75,3 @@ std::vector<std::string> ColumnChart(std::span<const double> values, double full
                                      int width, const Terminal& terminal);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_TEXT_H_

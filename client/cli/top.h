@@ -1,6 +1,5 @@
 // `eplbctl top`: a job on one screen, which is drawn again and again.
-#ifndef EPLB_CLIENT_CLI_TOP_H_
-#define EPLB_CLIENT_CLI_TOP_H_
+#pragma once
 
 #include "client/cli/command_tree.h"
 #include "client/cli/query_client.h"
@@ -14,5 +13,3 @@ Output RunTop(const JobQuery& options, const Terminal& terminal);
 void AddTop(const Flags& root);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_TOP_H_

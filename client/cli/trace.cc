@@ -70,7 +70,7 @@ void TraceFile::AddInstant(TraceSpan moment) {
 std::string TraceFile::ToJson(const TraceJson& metadata) const {
   std::vector<const Event*> ordered;
   for (const Event& event : events_) ordered.push_back(&event);
-  std::stable_sort(ordered.begin(), ordered.end(), [](const Event* a, const Event* b) {
+  std::ranges::stable_sort(ordered, [](const Event* a, const Event* b) {
     return a->unix_micros != b->unix_micros ? a->unix_micros < b->unix_micros
                                             : a->micros > b->micros;
   });

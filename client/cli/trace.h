@@ -1,8 +1,7 @@
 // A trace that ui.perfetto.dev and chrome://tracing show: spans on tracks of processes, in the JSON
 // that PyTorch's profiler writes, too.
 // threads: safe, no shared state.
-#ifndef EPLB_CLIENT_CLI_TRACE_H_
-#define EPLB_CLIENT_CLI_TRACE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -58,5 +57,3 @@ class TraceFile {
 };
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_TRACE_H_

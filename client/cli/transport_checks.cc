@@ -79,9 +79,7 @@ std::vector<std::string> SettingNames(const Ranks& ranks) {
 }
 
 Verdict CheckName(const Ranks& told) {
-  if (told.empty()) {
-    return Passed("no rank has reported its transport");
-  }
+  if (told.empty()) return Passed("no rank has reported its transport");
   if (const std::string names =
           Differences(told, [](const auto& rank) { return rank.transport().name(); });
       !names.empty()) {
@@ -129,10 +127,9 @@ std::vector<std::string> NotesOn(const v1::JobStatus& job, const v1::RankStatus&
                                  setting, "=", SettingOf(rank, setting).value));
   }
   if (job.shape().num_nodes() > 1 && !sockets && is(kQueuePairs, "1")) {
-    notes.push_back(
-        absl::StrCat("a connection has one queue pair; where cards have two ports or "
-                     "the fabric several paths, ",
-                     kQueuePairs, "=2..4 with NCCL_IB_SPLIT_DATA_ON_QPS=1 uses more of it"));
+    notes.push_back(absl::StrCat(
+        "a connection has one queue pair; where cards have two ports or the fabric several paths, ",
+        kQueuePairs, "=2..4 with NCCL_IB_SPLIT_DATA_ON_QPS=1 uses more of it"));
   }
   return notes;
 }
@@ -142,7 +139,7 @@ std::vector<std::string> AllNotes(const v1::JobStatus& job, const Ranks& ranks) 
   std::vector<std::string> notes;
   for (const v1::RankStatus* rank : ranks) {
     for (std::string& note : NotesOn(job, *rank)) {
-      if (std::find(notes.begin(), notes.end(), note) == notes.end()) {
+      if (std::ranges::find(notes, note) == notes.end()) {
         notes.push_back(std::move(note));
       }
     }

@@ -1,6 +1,5 @@
 // The checks of `eplbctl doctor` about the transport of expert rows.
-#ifndef EPLB_CLIENT_CLI_TRANSPORT_CHECKS_H_
-#define EPLB_CLIENT_CLI_TRANSPORT_CHECKS_H_
+#pragma once
 
 #include <vector>
 
@@ -51,5 +50,3 @@ inline constexpr NcclVariable kNcclVariables[] = {
 std::vector<Check> CheckTransport(const v1::JobStatus& job);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_TRANSPORT_CHECKS_H_

@@ -9,7 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/time/clock.h"
 
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/json_value.h"
 #include "base/quantity.h"
 #include "base/status_macros.h"
@@ -124,7 +124,7 @@ absl::StatusOr<WaitCondition> WaitCondition::Parse(const std::string& text) {
   }
   if (!Split(text, "=", name, value) || name != "state") return Wrong(text, kForms);
   const std::vector<std::string> states = States();
-  const auto found = std::find(states.begin(), states.end(), value);
+  const auto found = std::ranges::find(states, value);
   if (found != states.end()) {
     condition.kind_ = Kind::kState;
     condition.state_ = static_cast<v1::JobState>(found - states.begin() + 1);

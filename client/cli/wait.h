@@ -1,6 +1,5 @@
 // `eplbctl wait`: waits until a condition of a job is true.
-#ifndef EPLB_CLIENT_CLI_WAIT_H_
-#define EPLB_CLIENT_CLI_WAIT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -64,5 +63,3 @@ Output RunWait(const WaitOptions& options);
 inline constexpr absl::Duration kAskAgain = absl::Milliseconds(250);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_WAIT_H_

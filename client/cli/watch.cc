@@ -18,7 +18,7 @@
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/cli/flags.h"
 #include "client/cli/screen.h"

@@ -1,6 +1,5 @@
 // --watch: runs a command again and again and shows each output on a fresh screen.
-#ifndef EPLB_CLIENT_CLI_WATCH_H_
-#define EPLB_CLIENT_CLI_WATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -37,5 +36,3 @@ int RunAndPrint(const Command& command);
 int Print(const Output& output);
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_WATCH_H_

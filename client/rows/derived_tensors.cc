@@ -8,6 +8,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
+
 namespace eplb {
 
 absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor> tensors,
@@ -25,9 +27,9 @@ absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor
                                                    topology.num_layers() - 1));
     }
     if (!layers.contains(tensor.layer)) {
-      return TensorError(tensor.name, absl::StrCat("layer ", tensor.layer.value,
-                                                   " has no tensor on this rank"
-                                                   " that it could be derived from"));
+      return TensorError(tensor.name,
+                         absl::StrCat("layer ", tensor.layer.value,
+                                      " has no tensor on this rank that it could be derived from"));
     }
     if (!tensor.rebuild) return TensorError(tensor.name, "is derived and has no rebuild");
   }
@@ -37,7 +39,7 @@ absl::Status CheckDerived(const Topology& topology, std::span<const ExpertTensor
 std::string DescribeDerived(std::span<const DerivedTensor> derived) {
   std::vector<std::pair<LayerId, std::string>> sorted;
   for (const DerivedTensor& tensor : derived) sorted.emplace_back(tensor.layer, tensor.name);
-  std::sort(sorted.begin(), sorted.end());
+  std::ranges::sort(sorted);
   std::string text;
   for (const auto& [layer, name] : sorted) {
     absl::StrAppend(&text, "layer ", layer.value, " derived ", name, "\n");
@@ -70,9 +72,8 @@ absl::Status RebuildDerived(std::span<const DerivedTensor> derived, const Migrat
       if (tensor.layer != layer) continue;
       const absl::Status status = tensor.rebuild(layer.value, slots);
       if (status.ok()) continue;
-      return absl::DataLossError(absl::StrCat("tensor \"", tensor.name,
-                                              "\": its rebuild failed for local slots ",
-                                              absl::StrJoin(slots, ", "), ": ", status.message()));
+      return DataLoss("tensor \"", tensor.name, "\": its rebuild failed for local slots ",
+                      absl::StrJoin(slots, ", "), ": ", status.message());
     }
   }
   return absl::OkStatus();

@@ -1,7 +1,6 @@
 // Per-expert tensors that are computed from others, such as cached scales. Their rows do not move;
 // a callback of the trainer computes them again where rows arrived.
-#ifndef EPLB_CLIENT_ROWS_DERIVED_TENSORS_H_
-#define EPLB_CLIENT_ROWS_DERIVED_TENSORS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -42,5 +41,3 @@ absl::Status RebuildDerived(std::span<const DerivedTensor> derived, const Migrat
                             const Topology& topology, GpuId gpu);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_DERIVED_TENSORS_H_

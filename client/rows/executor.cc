@@ -4,8 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/row_message.h"
@@ -26,8 +25,7 @@ absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
   EPLB_RETURN_IF_ERROR(
       CheckTensors(options.topology, options.gpu, tensors, options.layers).status());
   if (options.layers_per_chunk < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layers_per_chunk is ", options.layers_per_chunk, ", expected at least 1"));
+    return InvalidInput("layers_per_chunk is ", options.layers_per_chunk, ", expected at least 1");
   }
   if (tensors.empty()) return 0;
   int64_t expert_bytes = 0;
@@ -37,19 +35,17 @@ absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
   const int64_t experts =
       std::min<int64_t>(options.layers_per_chunk, std::ssize(LayersOf(tensors))) *
       options.topology.max_slots_per_gpu();
-  const int64_t num_tensors = std::count_if(
-      tensors.begin(), tensors.end(),
-      [&](const ExpertTensor& tensor) { return tensor.layer == tensors.front().layer; });
+  const int64_t num_tensors = std::ranges::count_if(
+      tensors, [&](const ExpertTensor& tensor) { return tensor.layer == tensors.front().layer; });
   if (experts * num_tensors > cuda::RowQueue::kMaxRows) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a chunk of ", options.layers_per_chunk, " layers with ",
-                     options.topology.max_slots_per_gpu(), " slots of ", num_tensors,
-                     " tensors has ", experts * num_tensors, " rows, at most ",
-                     cuda::RowQueue::kMaxRows, " are moved together; lower layers_per_chunk"));
+    return InvalidInput("a chunk of ", options.layers_per_chunk, " layers with ",
+                        options.topology.max_slots_per_gpu(), " slots of ", num_tensors,
+                        " tensors has ", experts * num_tensors, " rows, at most ",
+                        cuda::RowQueue::kMaxRows, " are moved together; lower layers_per_chunk");
   }
   if (expert_bytes > std::numeric_limits<int64_t>::max() / experts) {
-    return absl::InvalidArgumentError(absl::StrCat("staging for ", experts, " experts of ",
-                                                   expert_bytes, " bytes exceeds 2^63 bytes"));
+    return InvalidInput("staging for ", experts, " experts of ", expert_bytes,
+                        " bytes exceeds 2^63 bytes");
   }
   return experts * expert_bytes;
 }
@@ -72,14 +68,12 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Make(const ExecutorOptions& 
                         CheckTensors(options.topology, options.gpu, tensors, options.layers));
   EPLB_ASSIGN_OR_RETURN(const int64_t needed, StagingBytes(options, tensors));
   if (!options.ep_group.empty() && std::ssize(options.ep_group) != options.topology.num_gpus()) {
-    return absl::InvalidArgumentError(absl::StrCat("ep_group has ", options.ep_group.size(),
-                                                   " ranks, expected ",
-                                                   options.topology.num_gpus()));
+    return InvalidInput("ep_group has ", options.ep_group.size(), " ranks, expected ",
+                        options.topology.num_gpus());
   }
   const auto have = static_cast<int64_t>(transport->staging().size());
   if (have < needed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the transport's arena has ", have, " bytes, staging needs ", needed));
+    return InvalidInput("the transport's arena has ", have, " bytes, staging needs ", needed);
   }
   return std::unique_ptr<Executor>(
       new Executor(options, std::move(tensors), std::move(transport), std::move(queue), bytes));
@@ -94,9 +88,8 @@ absl::Status Executor::CheckBytes(const StagingLayout& layout, GpuId gpu) const 
   const int64_t used = layout.used_bytes[gpu.value];
   const auto have = static_cast<int64_t>(carrier_.staging().size());
   if (used <= have) return absl::OkStatus();
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the plan needs ", used, " bytes of staging on GPU ", gpu.value,
-                   ", the arena has ", have, ": ", used - have, " are missing"));
+  return ResourceExhausted("the plan needs ", used, " bytes of staging on GPU ", gpu.value,
+                           ", the arena has ", have, ": ", used - have, " are missing");
 }
 
 std::span<std::byte> Executor::StagedBytes(const StagedRow& row) {
@@ -164,9 +157,9 @@ absl::StatusOr<std::vector<uint64_t>> Executor::StageLocal(const StagingLayout& 
   EPLB_ASSIGN_OR_RETURN(const std::vector<uint64_t> staged_sums, CopyAndWait(reads, deadline));
   for (size_t i = 0; i < rows.size(); ++i) {
     if (staged_sums[i] == source_sums[i]) continue;
-    return absl::DataLossError(absl::StrCat(
-        "tensor \"", rows[i]->tensor->name, "\" slot ", rows[i]->transfer->source_slot.value,
-        ": checksum differs after a copy on GPU ", options_.gpu.value));
+    return DataLoss("tensor \"", rows[i]->tensor->name, "\" slot ",
+                    rows[i]->transfer->source_slot.value, ": checksum differs after a copy on GPU ",
+                    options_.gpu.value);
   }
   return source_sums;
 }
@@ -177,8 +170,8 @@ absl::StatusOr<Executor::Staged> Executor::MoveRows(const StagingLayout& layout,
   EPLB_ASSIGN_OR_RETURN(const Ticket ticket, carrier_.Post(MovesOf(layout, stage)));
   const absl::Time deadline = MonotonicNow() + limit;  // Post may have waited
   Staged staged;
-  const bool any_local = std::any_of(layout.rows.begin(), layout.rows.end(),
-                                     [](const auto& row) { return row.transfer->is_local(); });
+  const bool any_local =
+      std::ranges::any_of(layout.rows, [](const auto& row) { return row.transfer->is_local(); });
   if (stage.timed && any_local) staged.local_began = MonotonicNow();
   EPLB_ASSIGN_OR_RETURN(staged.local_sums, StageLocal(layout, deadline));
   if (stage.timed && any_local) staged.local_ended = MonotonicNow();
@@ -219,7 +212,7 @@ MigrationOptions Executor::migration_options() const {
 absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
                                                  const StageOptions& options) {
   if (holds_plan_) {
-    return absl::FailedPreconditionError("a plan is staged already; commit or discard it first");
+    return FailedPrecondition("a plan is staged already; commit or discard it first");
   }
   EPLB_ASSIGN_OR_RETURN(const StagingLayout layout,
                         LayOutStaging(plan, options_.topology, by_layer_, options_.gpu));

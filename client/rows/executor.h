@@ -1,7 +1,6 @@
 // Carries a migration plan out on one rank: rows into staging, then, once the ranks have voted,
 // staging into slots. In host memory or in that of a GPU: the transport and the queue say which.
-#ifndef EPLB_CLIENT_ROWS_EXECUTOR_H_
-#define EPLB_CLIENT_ROWS_EXECUTOR_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -180,5 +179,3 @@ class Executor {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_EXECUTOR_H_

@@ -4,9 +4,7 @@
 #include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
-#include "base/monotonic_clock.h"
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/executor.h"
 
@@ -23,7 +21,7 @@ static_assert(kReadsTogether < cuda::RowQueue::kMaxRows);
 absl::Status Executor::BeginStage(const MigrationPlan& plan, const StageOptions& options) {
   const auto begin = [&]() -> absl::Status {
     if (holds_plan_ || begun_.has_value()) {
-      return absl::FailedPreconditionError("a plan is staged already; commit or discard it first");
+      return FailedPrecondition("a plan is staged already; commit or discard it first");
     }
     EPLB_ASSIGN_OR_RETURN(StagingLayout layout,
                           LayOutStaging(plan, options_.topology, by_layer_, options_.gpu));
@@ -80,7 +78,7 @@ absl::StatusOr<std::vector<Executor::ReadBytes>> Executor::ReadsOf(const Staging
     }
   }
   if (reads.size() != staged.local_sums.size()) {
-    return absl::InternalError("not every row between local slots has a checksum");
+    return Internal("not every row between local slots has a checksum");
   }
   for (size_t i = 0; i < reads.size(); ++i) reads[i].checksum = staged.local_sums[i];
   for (const SentPiece& piece : staged.sent) {
@@ -91,9 +89,8 @@ absl::StatusOr<std::vector<Executor::ReadBytes>> Executor::ReadsOf(const Staging
     unknown -= piece.num_bytes;
   }
   if (unknown == 0) return reads;
-  return absl::InternalError(absl::StrCat("transport ", std::string(transport_name()),
-                                          " did not say the checksums of ", unknown,
-                                          " bytes that it sent"));
+  return Internal("transport ", std::string(transport_name()), " did not say the checksums of ",
+                  unknown, " bytes that it sent");
 }
 
 absl::Status Executor::CheckSources(void* stream, absl::Time deadline) {
@@ -116,9 +113,9 @@ absl::Status Executor::CheckReads(std::span<const ReadBytes> reads, absl::Time d
   EPLB_ASSIGN_OR_RETURN(const std::vector<uint64_t> checksums, CopyAndWait(again, deadline));
   for (size_t i = 0; i < reads.size(); ++i) {
     if (checksums[i] == reads[i].checksum) continue;
-    return absl::DataLossError(absl::StrCat(
-        "the row of slot ", reads[i].slot.value, " of tensor \"", reads[i].tensor->name,
-        "\" of layer ", reads[i].tensor->layer.value, " changed between the boundaries"));
+    return DataLoss("the row of slot ", reads[i].slot.value, " of tensor \"", reads[i].tensor->name,
+                    "\" of layer ", reads[i].tensor->layer.value,
+                    " changed between the boundaries");
   }
   return absl::OkStatus();
 }

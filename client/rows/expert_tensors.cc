@@ -2,16 +2,15 @@
 #include "client/rows/expert_tensors.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <limits>
 #include <map>
 #include <set>
 #include <tuple>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -36,9 +35,8 @@ absl::Status CheckEveryLayer(const std::map<int32_t, Shape>& shapes, const Topol
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     const auto found = shapes.find(layer);
     if (found == shapes.end()) {
-      return absl::InvalidArgumentError(absl::StrCat("layer ", layer,
-                                                     " has no expert tensors, layer ",
-                                                     shapes.begin()->first, " has ", first.size()));
+      return InvalidInput("layer ", layer, " has no expert tensors, layer ", shapes.begin()->first,
+                          " has ", first.size());
     }
   }
   return absl::OkStatus();
@@ -64,7 +62,7 @@ absl::Status CheckCounterparts(const std::map<int32_t, Shape>& shapes,
 }  // namespace
 
 absl::Status TensorError(const std::string& name, const std::string& why) {
-  return absl::InvalidArgumentError(absl::StrCat("tensor \"", name, "\": ", why));
+  return InvalidInput("tensor \"", name, "\": ", why);
 }
 
 absl::Status CheckRowsApart(std::span<const ExpertTensor> tensors) {
@@ -79,7 +77,7 @@ absl::Status CheckRowsApart(std::span<const ExpertTensor> tensors) {
                       .local_slot = slot});
     }
   }
-  std::sort(rows.begin(), rows.end(), [](const RowSpan& a, const RowSpan& b) {
+  std::ranges::sort(rows, [](const RowSpan& a, const RowSpan& b) {
     return std::tie(a.begin, a.tensor->name) < std::tie(b.begin, b.tensor->name);
   });
   // Rows before the first shared byte end in the order in which they begin.
@@ -87,11 +85,11 @@ absl::Status CheckRowsApart(std::span<const ExpertTensor> tensors) {
     const RowSpan& first = rows[i - 1];
     const RowSpan& second = rows[i];
     if (second.begin >= first.end) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidInput(
         "tensor \"", second.tensor->name, "\": local slot ", second.local_slot, " shares ",
         std::min(first.end, second.end) - second.begin, " bytes with local slot ", first.local_slot,
         " of \"", first.tensor->name,
-        "\"; each byte of an expert is registered once (docs/registering-tensors.md)"));
+        "\"; each byte of an expert is registered once (docs/registering-tensors.md)");
   }
   return absl::OkStatus();
 }
@@ -110,21 +108,21 @@ absl::Status CheckTensor(const Topology& topology, GpuId gpu, const ExpertTensor
                        absl::StrCat("row_bytes is ", tensor.row_bytes, ", expected at least 1"));
   }
   if (tensor.row_stride == 0) {
-    return TensorError(tensor.name,
-                       absl::StrCat("row_stride is 0: a tensor that all experts share has "
-                                    "nothing to move; leave it out",
-                                    kPage));
+    return TensorError(
+        tensor.name,
+        absl::StrCat(
+            "row_stride is 0: a tensor that all experts share has nothing to move; leave it out",
+            kPage));
   }
   if (tensor.row_stride < 0) {
     return TensorError(tensor.name, absl::StrCat("row_stride is ", tensor.row_stride));
   }
   if (tensor.row_stride < tensor.row_bytes) {
-    return TensorError(
-        tensor.name,
-        absl::StrCat("row_stride ", tensor.row_stride, " is below row_bytes ", tensor.row_bytes,
-                     ": a row reaches into the next expert's, as in a flat "
-                     "buffer that crosses their borders",
-                     kPage));
+    return TensorError(tensor.name, absl::StrCat("row_stride ", tensor.row_stride,
+                                                 " is below row_bytes ", tensor.row_bytes,
+                                                 ": a row reaches into the next expert's, as in a "
+                                                 "flat buffer that crosses their borders",
+                                                 kPage));
   }
   if (tensor.row_stride > std::numeric_limits<int64_t>::max() / tensor.num_rows) {
     return TensorError(tensor.name, absl::StrCat(tensor.num_rows, " rows of row_stride ",
@@ -138,7 +136,7 @@ std::string DescribeTensors(std::span<const ExpertTensor> tensors) {
   std::string text;
   std::vector<const ExpertTensor*> sorted;
   for (const ExpertTensor& tensor : tensors) sorted.push_back(&tensor);
-  std::sort(sorted.begin(), sorted.end(), [](const ExpertTensor* a, const ExpertTensor* b) {
+  std::ranges::sort(sorted, [](const ExpertTensor* a, const ExpertTensor* b) {
     return std::tie(a->layer, a->name) < std::tie(b->layer, b->name);
   });
   for (const ExpertTensor* tensor : sorted) {
@@ -151,12 +149,11 @@ std::string DescribeTensors(std::span<const ExpertTensor> tensors) {
 absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
                                          std::span<const ExpertTensor> tensors, LayersHeld held) {
   if (gpu.value < 0 || gpu.value >= topology.num_gpus()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("GPU ", gpu.value, " is not in 0..", topology.num_gpus() - 1));
+    return InvalidInput("GPU ", gpu.value, " is not in 0..", topology.num_gpus() - 1);
   }
   if (tensors.empty()) {
     if (held == LayersHeld::kSome) return ExpertBytes{};
-    return absl::InvalidArgumentError("no expert tensors are registered");
+    return InvalidInput("no expert tensors are registered");
   }
   std::set<std::string> names;
   std::map<int32_t, Shape> shapes;
@@ -172,7 +169,7 @@ absl::StatusOr<ExpertBytes> CheckTensors(const Topology& topology, GpuId gpu,
   for (const auto& [role, row_bytes] : shapes.begin()->second) {
     int64_t& sum = role == TensorRole::kWeight ? bytes.weight : bytes.state;
     if (row_bytes > std::numeric_limits<int64_t>::max() / 4 - sum) {
-      return absl::InvalidArgumentError("an expert's tensors exceed 2^61 bytes");
+      return InvalidInput("an expert's tensors exceed 2^61 bytes");
     }
     sum += row_bytes;
   }

@@ -1,6 +1,5 @@
 // The tensors that move with a rank's experts, and the checks before they are registered.
-#ifndef EPLB_CLIENT_ROWS_EXPERT_TENSORS_H_
-#define EPLB_CLIENT_ROWS_EXPERT_TENSORS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -60,5 +59,3 @@ absl::Status TensorError(const std::string& name, const std::string& why);
 absl::Status CheckRowsApart(std::span<const ExpertTensor> tensors);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_EXPERT_TENSORS_H_

@@ -13,6 +13,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/control/meeting.h"
@@ -27,17 +28,13 @@ constexpr char kRefusal[] = "!";
 
 absl::Status CheckOptions(const TransportOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckRank("transport", options.rank, options.world_size));
-  if (options.secret.empty()) {
-    return absl::InvalidArgumentError("transport: the secret is empty");
-  }
+  if (options.secret.empty()) return InvalidInput("transport: the secret is empty");
   if (options.max_row_bytes < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("transport: max_row_bytes is ", options.max_row_bytes));
+    return InvalidInput("transport: max_row_bytes is ", options.max_row_bytes);
   }
   for (const RankId peer : options.peers) {
     if (peer.value < 0 || peer.value >= options.world_size) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("transport: peer ", peer.value, " is not in 0..", options.world_size - 1));
+      return InvalidInput("transport: peer ", peer.value, " is not in 0..", options.world_size - 1);
     }
   }
   return absl::OkStatus();
@@ -87,20 +84,16 @@ std::string TextForPeers(const TransportOptions& options,
 absl::StatusOr<std::vector<LinkAddress>> ReadAddresses(const TransportOptions& options,
                                                        const std::vector<std::string>& texts) {
   if (texts.size() != static_cast<size_t>(options.world_size)) {
-    return absl::FailedPreconditionError(absl::StrCat("transport: the all-gather gave ",
-                                                      texts.size(), " answers, expected ",
-                                                      options.world_size));
+    return FailedPrecondition("transport: the all-gather gave ", texts.size(),
+                              " answers, expected ", options.world_size);
   }
   std::vector<LinkAddress> addresses;
   for (size_t r = 0; r < texts.size(); ++r) {
     if (absl::string_view why = texts[r]; absl::ConsumePrefix(&why, kRefusal)) {
-      return absl::FailedPreconditionError(absl::StrCat("rank ", r, ": ", why));
+      return FailedPrecondition("rank ", r, ": ", why);
     }
     absl::StatusOr<LinkAddress> address = LinkAddress::Decode(texts[r]);
-    if (!address.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("transport: rank ", r, ": ", address.status().message()));
-    }
+    if (!address.ok()) return InvalidInput("transport: rank ", r, ": ", address.status().message());
     addresses.push_back(*std::move(address));
   }
   return addresses;
@@ -125,8 +118,7 @@ absl::StatusOr<Meeting> Meet(const TransportOptions& options, const Listeners& l
   for (int32_t r = 0; r < options.world_size; ++r) {
     const RankId peer{r};
     const bool wanted =
-        options.peers.empty() ||
-        std::find(options.peers.begin(), options.peers.end(), peer) != options.peers.end();
+        options.peers.empty() || std::ranges::find(options.peers, peer) != options.peers.end();
     if (!wanted || peer == options.rank) continue;
     if (peer > options.rank) {
       meet.expect.push_back(peer);
@@ -160,8 +152,7 @@ absl::StatusOr<LinkAddress> LinkAddress::Decode(const std::string& text) {
   LinkAddress address;
   if (lines.size() != 6 || lines[0] != kFormat || lines[1].empty() ||
       !absl::SimpleAtoi(lines[4], &address.staging_bytes) || address.staging_bytes < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("its address is not of the form ", kFormat, " (another version?)"));
+    return InvalidInput("its address is not of the form ", kFormat, " (another version?)");
   }
   address.tcp = lines[1];
   address.unix_name = lines[2];
@@ -191,10 +182,9 @@ absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options,
   LinkParts parts;
   for (auto& [rank, peer] : meeting.peers) {
     const LinkAddress& address = addresses[rank.value];
-    absl::StatusOr<Fd> descriptor = absl::UnavailableError("");
+    absl::StatusOr<Fd> descriptor = Unavailable("");
     if (!IsLocal(peer)) {
-      descriptor =
-          absl::UnavailableError(WhyNotLocal(addresses[options.rank.value], address, peer));
+      descriptor = Unavailable(WhyNotLocal(addresses[options.rank.value], address, peer));
     } else if (!sent[rank].ok()) {
       descriptor = sent[rank];
     } else {

@@ -1,9 +1,7 @@
 // Connects the ranks of a transport: addresses, proved connections, and a descriptor of each rank's
 // staging for the peers on its host.
-#ifndef EPLB_CLIENT_ROWS_LINK_SETUP_H_
-#define EPLB_CLIENT_ROWS_LINK_SETUP_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <string>
@@ -13,7 +11,6 @@
 #include "absl/status/statusor.h"
 
 #include "client/rows/control/control_channel.h"
-#include "client/rows/control/socket.h"
 #include "client/rows/peer_links.h"
 #include "client/rows/transport.h"
 #include "placement/ids.h"
@@ -68,5 +65,3 @@ class LinkNotes {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_LINK_SETUP_H_

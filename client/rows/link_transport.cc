@@ -13,11 +13,11 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/wait_check.h"
 #include "client/rows/control/meeting.h"
-#include "client/rows/peer_links.h"
 #include "client/rows/row_message.h"
 #include "client/rows/transfer_ledger.h"
 
@@ -53,7 +53,7 @@ class LinkTransport : public Transport {
 
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
     EPLB_RETURN_IF_ERROR(CheckOwner());
-    if (ledger_.has_value()) return absl::FailedPreconditionError("another post is open");
+    if (ledger_.has_value()) return FailedPrecondition("another post is open");
     if (absl::Status status = Open(moves); !status.ok()) {
       TellEnded(moves.post_id);  // it never begins here, so no peer may wait for this rank
       return status;
@@ -71,7 +71,7 @@ class LinkTransport : public Transport {
   absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
     EPLB_RETURN_IF_ERROR(CheckOwner());
     if (ticket != ticket_ || ticket == 0) {
-      return absl::InvalidArgumentError(absl::StrCat("ticket ", ticket, " is not the last one"));
+      return InvalidInput("ticket ", ticket, " is not the last one");
     }
     if (!ledger_.has_value()) return last_progress_;
     if (!error_.ok()) return error_;
@@ -118,8 +118,7 @@ class LinkTransport : public Transport {
  private:
   absl::Status CheckOwner() const {
     if (getpid() == owner_) return absl::OkStatus();
-    return absl::FailedPreconditionError(
-        absl::StrCat("the ", std::string(name()), " transport belongs to another process"));
+    return FailedPrecondition("the ", std::string(name()), " transport belongs to another process");
   }
 
   // errors: as Post, but for another post that is open.
@@ -138,7 +137,7 @@ class LinkTransport : public Transport {
     (void)ReadLinks();
     TransferLedger ledger(moves);
     if (const std::string gone = links_.DescribeGone(ledger.Peers()); !gone.empty()) {
-      return absl::FailedPreconditionError(absl::StrCat("post ", ledger.post_id(), ": ", gone));
+      return FailedPrecondition("post ", ledger.post_id(), ": ", gone);
     }
     ledger_.emplace(std::move(ledger));
     absl::Status opened = path_->Open(moves, *ledger_, links_);
@@ -157,9 +156,8 @@ class LinkTransport : public Transport {
   void LookAtClock(absl::Time now) {
     if (clock_runs_) return;
     const std::vector<RankId> peers = ledger_->Peers();
-    const bool begun = std::all_of(peers.begin(), peers.end(), [this](RankId peer) {
-      return links_.Of(peer).posted >= ledger_->post_id();
-    });
+    const bool begun = std::ranges::all_of(
+        peers, [this](RankId peer) { return links_.Of(peer).posted >= ledger_->post_id(); });
     if (now < begin_by_ && !(begun && path_->Waiting().empty())) return;
     clock_runs_ = true;
     if (begin_by_ > opened_) ledger_->PutOffDeadline(now - opened_);
@@ -213,7 +211,7 @@ class LinkTransport : public Transport {
     if (const std::string waiting = path_->Waiting(); !waiting.empty()) {
       absl::StrAppend(&text, "; ", waiting);
     }
-    return absl::DeadlineExceededError(text);
+    return DeadlineExceeded(text);
   }
 
   // Reads what has come on all connections. True when something came. errors: DataLoss, the first.
@@ -284,8 +282,7 @@ class LinkTransport : public Transport {
       ledger_->Find(link.rank(), frame.row)->announced += frame.bytes;
       ledger_->NoteBegun(frame.round);
     } else if (ticket_ == 0 || frame.post_id > last_post_id_) {
-      return absl::DataLossError(
-          absl::StrCat("a row of post ", frame.post_id, " arrived before it was posted here"));
+      return DataLoss("a row of post ", frame.post_id, " arrived before it was posted here");
     }
     if (HasPayload(frame)) link.ExpectPayload(static_cast<size_t>(frame.bytes), target);
     return absl::OkStatus();
@@ -305,29 +302,25 @@ class LinkTransport : public Transport {
   absl::Status CheckPiece(const PeerLink& link, const RowMessage& frame) {
     const TransferLedger::Incoming* incoming = ledger_->Find(link.rank(), frame.row);
     if (incoming == nullptr || incoming->done) {
-      return absl::DataLossError(absl::StrCat("row ", frame.row, " was not expected",
-                                              incoming == nullptr ? "" : " twice"));
+      return DataLoss("row ", frame.row, " was not expected", incoming == nullptr ? "" : " twice");
     }
     const RowReceive& row = incoming->row;
     if (frame.row_bytes != row.num_bytes || frame.staging_offset != row.staging_offset ||
         frame.round != row.round) {
-      return absl::DataLossError(absl::StrCat("row ", frame.row, " has ", frame.row_bytes,
-                                              " bytes at ", frame.staging_offset, " in round ",
-                                              frame.round, ", expected ", row.num_bytes, " at ",
-                                              row.staging_offset, " in round ", row.round));
+      return DataLoss("row ", frame.row, " has ", frame.row_bytes, " bytes at ",
+                      frame.staging_offset, " in round ", frame.round, ", expected ", row.num_bytes,
+                      " at ", row.staging_offset, " in round ", row.round);
     }
     if (frame.offset != incoming->announced || frame.bytes > row.num_bytes - frame.offset ||
         (frame.bytes == 0 && row.num_bytes > 0)) {
-      return absl::DataLossError(absl::StrCat("row ", frame.row, ": bytes ", frame.offset, "+",
-                                              frame.bytes, " arrived, expected from ",
-                                              incoming->announced, " of ", row.num_bytes));
+      return DataLoss("row ", frame.row, ": bytes ", frame.offset, "+", frame.bytes,
+                      " arrived, expected from ", incoming->announced, " of ", row.num_bytes);
     }
     return absl::OkStatus();
   }
 
   absl::Status Blame(RankId peer, absl::string_view what) const {
-    return absl::DataLossError(
-        absl::StrCat("post ", last_post_id_, ": rank ", peer.value, ": ", what));
+    return DataLoss("post ", last_post_id_, ": rank ", peer.value, ": ", what);
   }
 
   // Peers that are still needed must be alive, and not past this post without having been in it.
@@ -341,21 +334,17 @@ class LinkTransport : public Transport {
       return link.posted == id && link.posted_way != way;
     };
     const std::span<const PeerLink> all = links_.all();
-    const bool suspicious = std::any_of(all.begin(), all.end(), [&](const PeerLink& link) {
-      return link.gone() || past(link) || elsewhere(link);
-    });
+    const bool suspicious = std::ranges::any_of(
+        all, [&](const PeerLink& link) { return link.gone() || past(link) || elsewhere(link); });
     if (!suspicious) return absl::OkStatus();
     const std::vector<RankId> needed = ledger_->PeersNeeded();
     if (const std::string gone = links_.DescribeGone(needed); !gone.empty()) {
-      return absl::UnavailableError(absl::StrCat("post ", id, ": ", gone));
+      return Unavailable("post ", id, ": ", gone);
     }
     for (const RankId peer : needed) {
-      if (past(links_.Of(peer))) {
-        return absl::AbortedError(absl::StrCat("post ", id, ": rank ", peer.value, " ended it"));
-      }
+      if (past(links_.Of(peer))) return Aborted("post ", id, ": rank ", peer.value, " ended it");
       if (elsewhere(links_.Of(peer))) {
-        return absl::AbortedError(
-            absl::StrCat("post ", id, ": rank ", peer.value, " carries its rows another way"));
+        return Aborted("post ", id, ": rank ", peer.value, " carries its rows another way");
       }
     }
     return absl::OkStatus();

@@ -1,6 +1,5 @@
 // A transport between connected ranks: the protocol of a post, over any path for the bytes.
-#ifndef EPLB_CLIENT_ROWS_LINK_TRANSPORT_H_
-#define EPLB_CLIENT_ROWS_LINK_TRANSPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -19,5 +18,3 @@ std::unique_ptr<Transport> MakeLinkTransport(RankId rank, int64_t max_row_bytes,
                                              std::unique_ptr<RowPath> path);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_LINK_TRANSPORT_H_

@@ -1,6 +1,5 @@
 // The connections of a transport: frames out of a queue, frames in without waiting.
-#ifndef EPLB_CLIENT_ROWS_PEER_LINKS_H_
-#define EPLB_CLIENT_ROWS_PEER_LINKS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -119,5 +118,3 @@ class LinkSet {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PEER_LINKS_H_

@@ -11,6 +11,7 @@
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/staging.h"
 #include "cuda/checksum.h"
@@ -88,9 +89,8 @@ class Planner {
     const auto gpu = static_cast<size_t>(to.value);
     if (staged > staging_bytes_) {
       const ExpertTensor& rows = move.tensor->rows;
-      return absl::ResourceExhaustedError(
-          absl::StrCat("tensor \"", rows.name, "\": a row of ", rows.row_bytes,
-                       " bytes is larger than the staging of ", staging_bytes_, " bytes"));
+      return ResourceExhausted("tensor \"", rows.name, "\": a row of ", rows.row_bytes,
+                               " bytes is larger than the staging of ", staging_bytes_, " bytes");
     }
     if (used_bytes_[gpu] + staged > staging_bytes_ || num_rows_[gpu] == kMaxReplicaRows) {
       EPLB_RETURN_IF_ERROR(ClosePost());
@@ -114,8 +114,8 @@ class Planner {
     moves_.clear();
     edges_.clear();
     edge_of_move_.clear();
-    std::fill(used_bytes_.begin(), used_bytes_.end(), 0);
-    std::fill(num_rows_.begin(), num_rows_.end(), 0);
+    std::ranges::fill(used_bytes_, 0);
+    std::ranges::fill(num_rows_, 0);
     return absl::OkStatus();
   }
 
@@ -166,15 +166,14 @@ absl::Status CheckReplicaTensors(const Topology& topology, GpuId gpu,
   std::vector<ExpertTensor> rows;
   for (const ReplicaTensor& tensor : tensors) {
     if (absl::StrContains(tensor.rows.name, '\n')) {
-      return absl::InvalidArgumentError(absl::StrCat("tensor \"", absl::CEscape(tensor.rows.name),
-                                                     "\": expected a name of one line"));
+      return InvalidInput("tensor \"", absl::CEscape(tensor.rows.name),
+                          "\": expected a name of one line");
     }
     EPLB_RETURN_IF_ERROR(CheckTensor(topology, gpu, tensor.rows));
     const int64_t element_bytes = cuda::ElementBytes(tensor.type);
     if (flow == ReplicaFlow::kToPrimary && tensor.rows.row_bytes % element_bytes != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("tensor \"", tensor.rows.name, "\": row_bytes is ", tensor.rows.row_bytes,
-                       ", expected a multiple of the element's ", element_bytes));
+      return InvalidInput("tensor \"", tensor.rows.name, "\": row_bytes is ", tensor.rows.row_bytes,
+                          ", expected a multiple of the element's ", element_bytes);
     }
     rows.push_back(tensor.rows);
   }

@@ -1,7 +1,6 @@
 // Plans the transfers that keep an expert's replicas alike in training, in posts that fit into
 // staging. Every rank of an EP group computes the same.
-#ifndef EPLB_CLIENT_ROWS_REPLICA_POSTS_H_
-#define EPLB_CLIENT_ROWS_REPLICA_POSTS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -63,5 +62,3 @@ absl::Status CheckReplicaTensors(const Topology& topology, GpuId gpu,
                                  std::span<const ReplicaTensor> tensors, ReplicaFlow flow);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_REPLICA_POSTS_H_

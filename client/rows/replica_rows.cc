@@ -67,8 +67,8 @@ class PostWork {
       }
     }
     const auto by_round = [](const auto& a, const auto& b) { return a.round < b.round; };
-    std::stable_sort(moves.sends.begin(), moves.sends.end(), by_round);
-    std::stable_sort(moves.receives.begin(), moves.receives.end(), by_round);
+    std::ranges::stable_sort(moves.sends, by_round);
+    std::ranges::stable_sort(moves.receives, by_round);
     return moves;
   }
 

@@ -1,6 +1,5 @@
 // Carries the rows of replicas: sums of gradients to the primaries, weights from them.
-#ifndef EPLB_CLIENT_ROWS_REPLICA_ROWS_H_
-#define EPLB_CLIENT_ROWS_REPLICA_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -36,5 +35,3 @@ absl::Status CarryReplicaRows(std::span<const ReplicaPost> posts, ReplicaFlow fl
                               const EpGroupCall& call);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_REPLICA_ROWS_H_

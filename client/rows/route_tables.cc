@@ -89,7 +89,7 @@ absl::Status RouteTables::Write(const Placement& placement, LayerId layer) {
   const std::span<int32_t> replicas = PinnedRow(kReplicas, layer);
   const std::span<int32_t> first_replica = PinnedRow(kFirstReplica, layer);
   const std::span<int32_t> replica_count = PinnedRow(kReplicaCount, layer);
-  std::fill(replicas.begin(), replicas.end(), cuda::kNoSlot);  // slots that are not in use
+  std::ranges::fill(replicas, cuda::kNoSlot);  // slots that are not in use
   auto end = replicas.begin();
   first_replica[0] = 0;
   for (size_t expert = 0; expert < replica_count.size(); ++expert) {

@@ -1,8 +1,7 @@
 // The placement as a GPU's kernels read it: arrays whose addresses stay for the life of the client,
 // in the memory where the expert tensors lie. A captured graph goes on reading them; only a commit
 // changes what they hold.
-#ifndef EPLB_CLIENT_ROWS_ROUTE_TABLES_H_
-#define EPLB_CLIENT_ROWS_ROUTE_TABLES_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -93,5 +92,3 @@ class RouteTables {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_ROUTE_TABLES_H_

@@ -1,10 +1,8 @@
 #include "client/rows/row_carrier.h"
 
 #include <algorithm>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/row_message.h"
@@ -41,9 +39,8 @@ absl::Status RowCarrier::CatchUp(void* stream, absl::Time deadline) {
   EPLB_ASSIGN_OR_RETURN(const int64_t mark, queue_->Mark());
   absl::Status caught_up = AwaitUnlessInterrupted(mark, deadline);
   if (!absl::IsDeadlineExceeded(caught_up)) return caught_up;
-  return absl::DeadlineExceededError(
-      absl::StrCat("the GPU is behind: the work before this boundary has not ended in ",
-                   absl::FormatDuration(MonotonicNow() - began)));
+  return DeadlineExceeded("the GPU is behind: the work before this boundary has not ended in ",
+                          absl::FormatDuration(MonotonicNow() - began));
 }
 
 absl::Status RowCarrier::Prepare(RowMoves& moves) {

@@ -1,7 +1,6 @@
 // Transport, queue and staging of a rank, which the executor of a plan and the sums over replicas
 // use.
-#ifndef EPLB_CLIENT_ROWS_ROW_CARRIER_H_
-#define EPLB_CLIENT_ROWS_ROW_CARRIER_H_
+#pragma once
 
 #include <atomic>
 #include <cstddef>
@@ -86,5 +85,3 @@ class RowCarrier {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_ROW_CARRIER_H_

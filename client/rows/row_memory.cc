@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/driver_memory.h"
 
@@ -37,7 +38,7 @@ cuda::PointerGetAttribute FindPointerGetAttribute() {
 
 absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor& tensor) {
   static const cuda::PointerGetAttribute get = FindPointerGetAttribute();
-  if (get == nullptr) return absl::InternalError("the CUDA driver has no cuPointerGetAttribute");
+  if (get == nullptr) return Internal("the CUDA driver has no cuPointerGetAttribute");
   const absl::StatusOr<std::optional<cuda::GpuMemory>> found =
       cuda::FindGpuMemory(get, tensor.base);
   if (!found.ok()) {
@@ -46,9 +47,8 @@ absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor& tensor) {
   }
   if (!found->has_value()) return RowMemory{};
   if ((*found)->is_managed) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", tensor.name,
-                     "\" lies in managed memory, expected that of one device or the host's"));
+    return InvalidInput("tensor \"", tensor.name,
+                        "\" lies in managed memory, expected that of one device or the host's");
   }
   return RowMemory{.device = (*found)->device};
 }
@@ -68,9 +68,9 @@ absl::StatusOr<RowMemory> MemoryOfDeviceInUse() { return RowMemory{}; }
 absl::Status CheckHostMemory(std::span<const ExpertTensor> tensors, const std::string& no_device) {
   for (const ExpertTensor& tensor : tensors) {
     if (!cuda::IsGpuMemory(tensor.base)) continue;
-    return absl::FailedPreconditionError(absl::StrCat(
-        "tensor \"", tensor.name, "\" lies in the memory of a GPU that cannot be used here: ",
-        no_device, " (docs/transports.md names the driver that it needs)"));
+    return FailedPrecondition("tensor \"", tensor.name,
+                              "\" lies in the memory of a GPU that cannot be used here: ",
+                              no_device, " (docs/transports.md names the driver that it needs)");
   }
   return absl::OkStatus();
 }
@@ -91,9 +91,9 @@ absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors) {
   for (const ExpertTensor& tensor : tensors) {
     EPLB_ASSIGN_OR_RETURN(const RowMemory memory, MemoryOf(tensor));
     if (memory.device == first.device) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("tensor \"", tensor.name, "\" lies in ", memory.Text(), ", tensor \"",
-                     tensors.front().name, "\" in ", first.Text(), "; all must lie in one memory"));
+    return InvalidInput("tensor \"", tensor.name, "\" lies in ", memory.Text(), ", tensor \"",
+                        tensors.front().name, "\" in ", first.Text(),
+                        "; all must lie in one memory");
   }
   return first;
 }

@@ -1,6 +1,5 @@
 // Memory of the registered tensors: the host's, or a GPU's.
-#ifndef EPLB_CLIENT_ROWS_ROW_MEMORY_H_
-#define EPLB_CLIENT_ROWS_ROW_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -32,5 +31,3 @@ absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors);
 absl::StatusOr<RowMemory> MemoryInUse();
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_ROW_MEMORY_H_

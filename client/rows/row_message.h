@@ -1,6 +1,5 @@
 // The header of everything that ranks send each other on a proved connection about rows.
-#ifndef EPLB_CLIENT_ROWS_ROW_MESSAGE_H_
-#define EPLB_CLIENT_ROWS_ROW_MESSAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -64,5 +63,3 @@ inline constexpr absl::Duration kSettleTimeout = absl::Seconds(20);
 absl::Status AwaitBatch(cuda::RowQueue& queue, int64_t batch, absl::Time deadline);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_ROW_MESSAGE_H_

@@ -1,7 +1,6 @@
 // How the bytes of rows get from live memory into a receiver's staging. LinkTransport does the
 // rest: who has posted, what is owed, who is gone, what was agreed.
-#ifndef EPLB_CLIENT_ROWS_ROW_PATH_H_
-#define EPLB_CLIENT_ROWS_ROW_PATH_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -57,5 +56,3 @@ class RowPath {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_ROW_PATH_H_

@@ -6,8 +6,7 @@
 #include <map>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/expert_tensors.h"
 #include "client/rows/row_message.h"
@@ -81,13 +80,10 @@ absl::Status CheckSquaresFit(const Topology& topology, std::span<const ReplicaTe
                              int64_t staging_bytes) {
   const int64_t bytes = std::ssize(IndexLayers(tensors)) * topology.max_slots_per_gpu() *
                         static_cast<int64_t>(sizeof(double));
-  if (topology.num_gpus() == 1 || RoundUpToStaging(bytes) <= staging_bytes) {
-    return absl::OkStatus();
-  }
-  return absl::ResourceExhaustedError(
-      absl::StrCat("the sums of ", IndexLayers(tensors).size(), " layers are ", bytes,
-                   " bytes, the staging has ", staging_bytes,
-                   "; raise layers_per_chunk or give fewer layers at once"));
+  if (topology.num_gpus() == 1 || RoundUpToStaging(bytes) <= staging_bytes) return absl::OkStatus();
+  return ResourceExhausted("the sums of ", IndexLayers(tensors).size(), " layers are ", bytes,
+                           " bytes, the staging has ", staging_bytes,
+                           "; raise layers_per_chunk or give fewer layers at once");
 }
 
 absl::StatusOr<std::vector<double>> ExpertSquareSums::Sum(std::span<const ReplicaTensor> tensors,

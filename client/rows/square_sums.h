@@ -1,6 +1,5 @@
 // Sums of squares in which an expert counts once, however many replicas it has.
-#ifndef EPLB_CLIENT_ROWS_SQUARE_SUMS_H_
-#define EPLB_CLIENT_ROWS_SQUARE_SUMS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -48,5 +47,3 @@ class ExpertSquareSums {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_SQUARE_SUMS_H_

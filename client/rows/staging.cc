@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -23,17 +24,17 @@ absl::Status CheckTransfer(const Transfer& transfer, const Topology& topology) {
       absl::StrCat("plan: layer ", transfer.layer.value, " expert ", transfer.expert.value);
   if (transfer.layer.value < 0 || transfer.layer.value >= topology.num_layers() ||
       !valid_gpu(transfer.source) || !valid_gpu(transfer.destination)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        where, " from GPU ", transfer.source.value, " to GPU ", transfer.destination.value,
-        " is outside ", topology.num_layers(), " layers and ", topology.num_gpus(), " GPUs"));
+    return InvalidInput(where, " from GPU ", transfer.source.value, " to GPU ",
+                        transfer.destination.value, " is outside ", topology.num_layers(),
+                        " layers and ", topology.num_gpus(), " GPUs");
   }
   bool fits = OnGpu(topology, transfer.source_slot, transfer.source);
   for (const std::vector<SlotId>* slots : {&transfer.weight_slots, &transfer.state_slots}) {
     for (const SlotId slot : *slots) fits = fits && OnGpu(topology, slot, transfer.destination);
   }
   if (fits) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(
-      where, ": a slot is not on GPU ", transfer.source.value, " or ", transfer.destination.value));
+  return InvalidInput(where, ": a slot is not on GPU ", transfer.source.value, " or ",
+                      transfer.destination.value);
 }
 
 }  // namespace
@@ -46,8 +47,8 @@ TensorsByLayer::TensorsByLayer(int32_t num_layers, std::span<const ExpertTensor>
     : layers_(num_layers) {
   for (const ExpertTensor& tensor : tensors) layers_[tensor.layer.value].push_back(&tensor);
   for (auto& layer : layers_) {
-    std::sort(layer.begin(), layer.end(),
-              [](const ExpertTensor* a, const ExpertTensor* b) { return a->name < b->name; });
+    std::ranges::sort(
+        layer, [](const ExpertTensor* a, const ExpertTensor* b) { return a->name < b->name; });
   }
 }
 

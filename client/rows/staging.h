@@ -1,7 +1,6 @@
 // Offsets of the rows of a migration plan in the staging of their destinations. Every rank computes
 // the same, so that a sender has the offsets of its receivers.
-#ifndef EPLB_CLIENT_ROWS_STAGING_H_
-#define EPLB_CLIENT_ROWS_STAGING_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -52,5 +51,3 @@ absl::StatusOr<StagingLayout> LayOutStaging(const MigrationPlan& plan, const Top
                                             const TensorsByLayer& tensors, GpuId gpu);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_STAGING_H_

@@ -17,6 +17,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/file_size_signal.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -42,8 +43,7 @@ int64_t AvailableBytes() {
 }
 
 absl::Status Exhausted(int64_t bytes, const std::string& why) {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("staging of ", bytes, " bytes cannot be allocated: ", why));
+  return ResourceExhausted("staging of ", bytes, " bytes cannot be allocated: ", why);
 }
 
 absl::StatusOr<std::byte*> MapFd(int fd, int64_t bytes) {
@@ -88,9 +88,7 @@ StagingArena::~StagingArena() {
 }
 
 absl::StatusOr<StagingArena> StagingArena::Make(int64_t bytes) {
-  if (bytes < 0) {
-    return absl::InvalidArgumentError(absl::StrCat("staging of ", bytes, " bytes"));
-  }
+  if (bytes < 0) return InvalidInput("staging of ", bytes, " bytes");
   if (const int64_t available = AvailableBytes(); bytes > available) {
     return Exhausted(bytes, absl::StrCat("the host has ", available, " free"));
   }
@@ -117,12 +115,11 @@ absl::StatusOr<StagingArena> StagingArena::Map(Fd fd, int64_t bytes) {
   struct stat info {};
   if (fstat(fd.get(), &info) != 0 || bytes < 0 ||
       info.st_size != static_cast<off_t>(MappedBytes(bytes))) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("its staging is not of the ", bytes, " bytes it announced"));
+    return FailedPrecondition("its staging is not of the ", bytes, " bytes it announced");
   }
   const int seals = fcntl(fd.get(), F_GET_SEALS);
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) {
-    return absl::FailedPreconditionError("its staging could shrink, it is not sealed");
+    return FailedPrecondition("its staging could shrink, it is not sealed");
   }
   EPLB_ASSIGN_OR_RETURN(std::byte* const base, MapFd(fd.get(), bytes));
   return StagingArena(Fd(), base, static_cast<size_t>(bytes));  // the mapping needs no descriptor
@@ -142,7 +139,7 @@ absl::Status SendDescriptor(int socket, int descriptor) {
     sent = sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT);
   } while (sent < 0 && errno == EINTR);
   if (sent == 1) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("staging cannot be handed over: ", ErrnoText(errno)));
+  return Unavailable("staging cannot be handed over: ", ErrnoText(errno));
 }
 
 absl::StatusOr<Fd> ReceiveDescriptor(int socket, absl::Time deadline) {
@@ -154,21 +151,20 @@ absl::StatusOr<Fd> ReceiveDescriptor(int socket, absl::Time deadline) {
       const cmsghdr* header = CMSG_FIRSTHDR(&message);
       if (header == nullptr || header->cmsg_type != SCM_RIGHTS ||
           header->cmsg_len != CMSG_LEN(sizeof(int))) {
-        return absl::FailedPreconditionError("it handed no staging over");
+        return FailedPrecondition("it handed no staging over");
       }
       int descriptor = -1;
       std::memcpy(&descriptor, CMSG_DATA(header), sizeof(int));
       return Fd(descriptor);
     }
-    if (got == 0) return absl::UnavailableError("connection closed");
+    if (got == 0) return Unavailable("connection closed");
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK) {
-      return absl::UnavailableError(absl::StrCat("its staging did not arrive: ", ErrnoText(errno)));
+      return Unavailable("its staging did not arrive: ", ErrnoText(errno));
     }
     pollfd entry{.fd = socket, .events = POLLIN, .revents = 0};
     EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
-    if (ready == 0)
-      return absl::DeadlineExceededError("its staging did not arrive before the deadline");
+    if (ready == 0) return DeadlineExceeded("its staging did not arrive before the deadline");
   }
 }
 

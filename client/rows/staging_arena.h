@@ -1,6 +1,5 @@
 // Staging memory that ranks of one host can share: a sealed memfd, handed over a unix socket.
-#ifndef EPLB_CLIENT_ROWS_STAGING_ARENA_H_
-#define EPLB_CLIENT_ROWS_STAGING_ARENA_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -50,5 +49,3 @@ absl::Status SendDescriptor(int socket, int descriptor);
 absl::StatusOr<Fd> ReceiveDescriptor(int socket, absl::Time deadline);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_STAGING_ARENA_H_

@@ -1,6 +1,5 @@
 // The thread that stages a plan while the trainer runs its next steps.
-#ifndef EPLB_CLIENT_ROWS_STAGING_THREAD_H_
-#define EPLB_CLIENT_ROWS_STAGING_THREAD_H_
+#pragma once
 
 #include <condition_variable>
 #include <mutex>
@@ -46,5 +45,3 @@ class StagingThread {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_STAGING_THREAD_H_

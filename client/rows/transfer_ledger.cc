@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/control/meeting.h"
@@ -30,23 +31,19 @@ std::string Describe(const RowPlace& place) {
 
 absl::Status CheckPlace(const RowPlace& place, const MoveLimits& limits) {
   if (place.arena_bytes < 0 || place.peer == limits.self) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Describe(place), ": not a peer of rank ", limits.self.value));
+    return InvalidInput(Describe(place), ": not a peer of rank ", limits.self.value);
   }
   if (place.row < 0 || place.round < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Describe(place), ": row and round ", place.round, " must not be negative"));
+    return InvalidInput(Describe(place), ": row and round ", place.round, " must not be negative");
   }
   if (place.num_bytes < 0 || place.num_bytes > limits.max_row_bytes) {
-    return absl::InvalidArgumentError(absl::StrCat(Describe(place), ": ", place.num_bytes,
-                                                   " bytes, the largest row is ",
-                                                   limits.max_row_bytes));
+    return InvalidInput(Describe(place), ": ", place.num_bytes, " bytes, the largest row is ",
+                        limits.max_row_bytes);
   }
   if (place.staging_offset < 0 || place.num_bytes > place.arena_bytes ||
       place.staging_offset > place.arena_bytes - place.num_bytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Describe(place), ": bytes ", place.staging_offset, "+", place.num_bytes,
-                     " are outside the arena of ", place.arena_bytes));
+    return InvalidInput(Describe(place), ": bytes ", place.staging_offset, "+", place.num_bytes,
+                        " are outside the arena of ", place.arena_bytes);
   }
   return absl::OkStatus();
 }
@@ -80,11 +77,10 @@ absl::Status CheckRows(const Rows& rows, const MoveLimits& limits) {
     const RowPlace place = PlaceOf(row, limits);
     EPLB_RETURN_IF_ERROR(CheckPlace(place, limits));
     if (!seen.insert({place.peer.value, place.row}).second) {
-      return absl::InvalidArgumentError(absl::StrCat(Describe(place), ": given twice"));
+      return InvalidInput(Describe(place), ": given twice");
     }
     if (place.round < round) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(Describe(place), ": round ", place.round, " follows round ", round));
+      return InvalidInput(Describe(place), ": round ", place.round, " follows round ", round);
     }
     round = place.round;
   }
@@ -96,15 +92,15 @@ absl::Status CheckOverlap(const std::vector<RowReceive>& receives) {
   for (const RowReceive& receive : receives) {
     if (receive.num_bytes > 0) by_offset.push_back(&receive);
   }
-  std::sort(by_offset.begin(), by_offset.end(), [](const RowReceive* a, const RowReceive* b) {
+  std::ranges::sort(by_offset, [](const RowReceive* a, const RowReceive* b) {
     return a->staging_offset < b->staging_offset;
   });
   for (size_t i = 1; i < by_offset.size(); ++i) {
     const RowReceive& before = *by_offset[i - 1];
     if (before.staging_offset + before.num_bytes > by_offset[i]->staging_offset) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "row ", before.row, " from rank ", before.from.value, " and row ", by_offset[i]->row,
-          " from rank ", by_offset[i]->from.value, " overlap in staging"));
+      return InvalidInput("row ", before.row, " from rank ", before.from.value, " and row ",
+                          by_offset[i]->row, " from rank ", by_offset[i]->from.value,
+                          " overlap in staging");
     }
   }
   return absl::OkStatus();
@@ -118,8 +114,7 @@ std::string CountRows(int64_t rows) { return absl::StrCat(rows, rows == 1 ? " ro
 
 absl::Status CheckMoves(const RowMoves& moves, const MoveLimits& limits) {
   if (limits.posted_before && moves.post_id <= limits.last_post_id) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("post ", moves.post_id, " does not rise above post ", limits.last_post_id));
+    return InvalidInput("post ", moves.post_id, " does not rise above post ", limits.last_post_id);
   }
   EPLB_RETURN_IF_ERROR(CheckRows(moves.sends, limits));
   EPLB_RETURN_IF_ERROR(CheckRows(moves.receives, limits));
@@ -310,7 +305,7 @@ absl::Status TransferLedger::DeadlineError() const {
                     slow.size() == 1 ? " has not taken " : " have not taken ",
                     CountRows(static_cast<int64_t>(outgoing_left_)));
   }
-  return absl::DeadlineExceededError(text);
+  return DeadlineExceeded(text);
 }
 
 }  // namespace eplb

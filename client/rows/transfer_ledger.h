@@ -1,6 +1,5 @@
 // Open sends and receives of one post, for the transports that move rows themselves.
-#ifndef EPLB_CLIENT_ROWS_TRANSFER_LEDGER_H_
-#define EPLB_CLIENT_ROWS_TRANSFER_LEDGER_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -9,8 +8,6 @@
 #include <span>
 #include <utility>
 #include <vector>
-
-#include "absl/status/statusor.h"
 
 #include "client/rows/row_message.h"
 #include "client/rows/transport.h"
@@ -112,5 +109,3 @@ class TransferLedger {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_TRANSFER_LEDGER_H_

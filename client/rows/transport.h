@@ -1,6 +1,5 @@
 // Moves rows from the live memory of one GPU into the staging of another.
-#ifndef EPLB_CLIENT_ROWS_TRANSPORT_H_
-#define EPLB_CLIENT_ROWS_TRANSPORT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -151,5 +150,3 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOpti
                                                              const AllGather& all_gather);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_TRANSPORT_H_

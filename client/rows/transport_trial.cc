@@ -48,8 +48,8 @@ absl::Status BringUp(Transport& transport, absl::Time deadline) {
 
 absl::Status TryPairs(Transport& transport, cuda::RowQueue& queue, const TrialOptions& options) {
   const auto num_ranks = static_cast<int32_t>(options.ranks.size());
-  const auto self = static_cast<int32_t>(
-      std::find(options.ranks.begin(), options.ranks.end(), options.self) - options.ranks.begin());
+  const auto self =
+      static_cast<int32_t>(std::ranges::find(options.ranks, options.self) - options.ranks.begin());
   const auto room =
       static_cast<int64_t>(transport.staging().size()) / std::max(num_ranks - 1, 1) / 64 * 64;
   const int64_t num_bytes = std::min(kTrialRowBytes, room);

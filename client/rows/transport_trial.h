@@ -1,6 +1,5 @@
 // Tries a transport before training depends on it.
-#ifndef EPLB_CLIENT_ROWS_TRANSPORT_TRIAL_H_
-#define EPLB_CLIENT_ROWS_TRANSPORT_TRIAL_H_
+#pragma once
 
 #include <vector>
 
@@ -28,5 +27,3 @@ struct TrialOptions {
 absl::Status TryPairs(Transport& transport, cuda::RowQueue& queue, const TrialOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_TRANSPORT_TRIAL_H_

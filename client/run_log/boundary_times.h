@@ -1,6 +1,5 @@
 // When a rank did what in a boundary at which it was PREPARED: one line of its log, for traces.
-#ifndef EPLB_CLIENT_RUN_LOG_BOUNDARY_TIMES_H_
-#define EPLB_CLIENT_RUN_LOG_BOUNDARY_TIMES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -90,5 +89,3 @@ class BoundaryTimer {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_RUN_LOG_BOUNDARY_TIMES_H_

@@ -1,8 +1,7 @@
 // Logged events of the ranks, and the one check of the protocol's promises over them. Unit tests,
 // simulation, end-to-end tests and `eplbctl doctor` use it. Values only; run_directory.h reads
 // files.
-#ifndef EPLB_CLIENT_RUN_LOG_HISTORY_H_
-#define EPLB_CLIENT_RUN_LOG_HISTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -80,5 +79,3 @@ std::vector<std::string> FindViolations(std::span<const RankHistory> ranks,
                                         std::span<const PlacementRecord> placements);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_RUN_LOG_HISTORY_H_

@@ -6,8 +6,7 @@
 #include <string_view>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
@@ -26,16 +25,14 @@ absl::StatusOr<Kind> KindOf(const std::string& event) {
   for (const auto& [name, kind] : kEvents) {
     if (name == event) return kind;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("event is ", wire::JsonQuote(event),
-                   ", expected start, ready, vote, commit, drop, steps or stop"));
+  return InvalidInput("event is ", wire::JsonQuote(event),
+                      ", expected start, ready, vote, commit, drop, steps or stop");
 }
 
 absl::StatusOr<int64_t> GetNatural(const wire::JsonValue& object, std::string_view key) {
   EPLB_ASSIGN_OR_RETURN(const int64_t number, wire::GetInteger(object, key));
   if (number >= 0) return number;
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(key), " is ", number, ", expected >= 0"));
+  return InvalidInput(std::string(key), " is ", number, ", expected >= 0");
 }
 
 // A line for traces, which the validator does not read.
@@ -51,14 +48,14 @@ absl::StatusOr<HistoryRecord> RecordFrom(const wire::JsonValue& object) {
   EPLB_ASSIGN_OR_RETURN(record.kind, KindOf(event));
   EPLB_ASSIGN_OR_RETURN(const int64_t rank, GetNatural(object, "rank"));
   if (rank > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(absl::StrCat("rank is ", rank, ", expected 0..2^31-1"));
+    return InvalidInput("rank is ", rank, ", expected 0..2^31-1");
   }
   record.rank = RankId{static_cast<int32_t>(rank)};
   EPLB_ASSIGN_OR_RETURN(record.run_id, wire::GetString(object, "run_id"));
   if (record.kind == Kind::kStop) {
     EPLB_ASSIGN_OR_RETURN(record.step, wire::GetInteger(object, "step"));
     if (record.step < -1) {  // -1: it stopped before step 0
-      return absl::InvalidArgumentError(absl::StrCat("step is ", record.step, ", expected >= -1"));
+      return InvalidInput("step is ", record.step, ", expected >= -1");
     }
   } else {
     EPLB_ASSIGN_OR_RETURN(record.step, GetNatural(object, "step"));
@@ -66,14 +63,13 @@ absl::StatusOr<HistoryRecord> RecordFrom(const wire::JsonValue& object) {
   if (record.kind == Kind::kStep) {
     EPLB_ASSIGN_OR_RETURN(record.last_step, GetNatural(object, "last_step"));
     if (record.last_step < record.step) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("last_step is ", record.last_step, ", below step ", record.step));
+      return InvalidInput("last_step is ", record.last_step, ", below step ", record.step);
     }
   }
   if (record.kind == Kind::kVote) {
     const wire::JsonValue* passed = object.Find("ok");
     if (passed == nullptr || passed->kind != wire::JsonValue::Kind::kBool) {
-      return absl::InvalidArgumentError("ok is missing or no boolean");
+      return InvalidInput("ok is missing or no boolean");
     }
     record.passed = passed->boolean;
   }
@@ -92,8 +88,7 @@ absl::StatusOr<int64_t> GetAtMost(const wire::JsonValue& object, std::string_vie
                                   int64_t most) {
   EPLB_ASSIGN_OR_RETURN(const int64_t number, GetNatural(object, key));
   if (number <= most) return number;
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(key), " is ", number, ", expected at most ", most));
+  return InvalidInput(std::string(key), " is ", number, ", expected at most ", most);
 }
 
 absl::Status ReadSpan(const wire::JsonValue& object, int64_t& unix_micros, int64_t& micros) {
@@ -106,7 +101,7 @@ absl::StatusOr<const std::vector<wire::JsonValue>*> ObjectsOf(const wire::JsonVa
                                                               std::string_view key) {
   const wire::JsonValue* const list = object.Find(key);
   if (list != nullptr && list->is_array()) return &list->objects;
-  return absl::InvalidArgumentError(absl::StrCat(std::string(key), " is missing or not an array"));
+  return InvalidInput(std::string(key), " is missing or not an array");
 }
 
 absl::StatusOr<BoundaryTimes> BoundaryFrom(const wire::JsonValue& object) {
@@ -174,14 +169,14 @@ absl::StatusOr<RankHistory> ReadHistoryFile(const std::string& path) {
     if (IsBoundary(object)) return absl::OkStatus();
     EPLB_ASSIGN_OR_RETURN(HistoryRecord record, RecordFrom(object));
     if (!history.records.empty() && record.rank != history.rank) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "rank is ", record.rank.value, ", the records before are of rank ", history.rank.value));
+      return InvalidInput("rank is ", record.rank.value, ", the records before are of rank ",
+                          history.rank.value);
     }
     history.rank = record.rank;
     history.records.push_back(std::move(record));
     return absl::OkStatus();
   }));
-  if (history.records.empty()) return absl::InvalidArgumentError(path + ": has no record");
+  if (history.records.empty()) return InvalidInput(path + ": has no record");
   return history;
 }
 

@@ -1,7 +1,6 @@
 // Reads the log that each rank keeps of its run: records for the validator of the protocol's
 // promises, and times for traces.
-#ifndef EPLB_CLIENT_RUN_LOG_RANK_LOG_H_
-#define EPLB_CLIENT_RUN_LOG_RANK_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -44,5 +43,3 @@ struct RankTimeline {
 absl::StatusOr<RankTimeline> ReadTimelineFile(const std::string& path, RankId rank);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_RUN_LOG_RANK_LOG_H_

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
@@ -35,8 +36,7 @@ absl::StatusOr<RankHistory> ReadHistory(const std::string& directory, int32_t ra
   const std::string path = HistoryPath(directory, rank);
   EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistoryFile(path));
   if (history.rank.value != rank) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(path, ": is the log of rank ", history.rank.value));
+    return InvalidInput(path, ": is the log of rank ", history.rank.value);
   }
   return history;
 }
@@ -58,9 +58,8 @@ absl::StatusOr<std::vector<Load>> ReadStepLoads(const std::string& path) {
   for (LoadWindow& window : file.windows) {
     const auto expected = static_cast<int64_t>(loads.size());
     if (window.first_step != expected || window.last_step != expected) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": line ", expected + 1, " covers steps ", window.first_step, "..",
-                       window.last_step, ", expected only step ", expected));
+      return InvalidInput(path, ": line ", expected + 1, " covers steps ", window.first_step, "..",
+                          window.last_step, ", expected only step ", expected);
     }
     loads.push_back(std::move(window.load));
   }
@@ -84,24 +83,20 @@ absl::StatusOr<LoggedEvents> EventsFrom(const wire::JsonValue& document) {
   EPLB_ASSIGN_OR_RETURN(result.job, wire::GetString(document, "job"));
   const wire::JsonValue* events = document.Find("events");
   if (events == nullptr || !events->is_array()) {
-    return absl::InvalidArgumentError("events is missing or not an array");
+    return InvalidInput("events is missing or not an array");
   }
   const int64_t entries = events->numbers.children.front().front();
   if (entries != static_cast<int64_t>(events->objects.size())) {
-    return absl::InvalidArgumentError("events is no array of objects");
+    return InvalidInput("events is no array of objects");
   }
   for (size_t i = 0; i < events->objects.size(); ++i) {
     absl::StatusOr<LoggedEvent> event = EventFrom(events->objects[i]);
-    if (!event.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("events[", i, "]: ", event.status().message()));
-    }
+    if (!event.ok()) return InvalidInput("events[", i, "]: ", event.status().message());
     result.events.push_back(*std::move(event));
   }
-  std::sort(result.events.begin(), result.events.end(),
-            [](const LoggedEvent& one, const LoggedEvent& other) {
-              return one.sequence < other.sequence;
-            });
+  std::ranges::sort(result.events, [](const LoggedEvent& one, const LoggedEvent& other) {
+    return one.sequence < other.sequence;
+  });
   return result;
 }
 
@@ -146,7 +141,7 @@ std::vector<PlacementRecord> RecordsOf(const std::vector<LoggedPlacement>& place
 absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory) {
   std::error_code error;
   if (!std::filesystem::is_directory(directory, error)) {
-    return absl::NotFoundError(absl::StrCat(directory, ": no such directory"));
+    return NotFound(directory, ": no such directory");
   }
   RunDirectory run;
   EPLB_ASSIGN_OR_RETURN(run.report, ReadRunReport(directory + "/run.json"));

@@ -1,6 +1,5 @@
 // Reads the log directory of a run.
-#ifndef EPLB_CLIENT_RUN_LOG_RUN_DIRECTORY_H_
-#define EPLB_CLIENT_RUN_LOG_RUN_DIRECTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -66,5 +65,3 @@ struct RunDirectory {
 absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_RUN_LOG_RUN_DIRECTORY_H_

@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/file_size_signal.h"
 #include "base/foreign_text.h"
 #include "client/session/log_line.h"
@@ -21,9 +22,7 @@ absl::StatusOr<LineFile> LineFile::Open(const std::string& path) {
   LineFile file;
   file.path_ = path;
   file.descriptor_ = open(path.c_str(), O_WRONLY | O_CREAT | O_APPEND | O_CLOEXEC, 0644);
-  if (file.descriptor_ < 0) {
-    return absl::UnavailableError(absl::StrCat(path, ": ", std::strerror(errno)));
-  }
+  if (file.descriptor_ < 0) return Unavailable(path, ": ", std::strerror(errno));
   return file;
 }
 
@@ -45,7 +44,7 @@ LineFile::~LineFile() {
 
 absl::Status LineFile::Clear() {
   if (descriptor_ < 0 || ftruncate(descriptor_, 0) == 0) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat(path_, ": ", std::strerror(errno)));
+  return Unavailable(path_, ": ", std::strerror(errno));
 }
 
 void LineFile::Write(std::string line) {

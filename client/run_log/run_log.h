@@ -1,6 +1,5 @@
 // A rank's own log of what it ran and decided, for the validator of the protocol's promises.
-#ifndef EPLB_CLIENT_RUN_LOG_RUN_LOG_H_
-#define EPLB_CLIENT_RUN_LOG_RUN_LOG_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -101,5 +100,3 @@ class RunLog {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_RUN_LOG_RUN_LOG_H_

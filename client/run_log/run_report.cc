@@ -6,13 +6,13 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/json_or_null.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "placement/figure_mean.h"
-#include "proto/wire/messages.h"
 
 #include <nlohmann/json.hpp>
 
@@ -81,8 +81,7 @@ class JsonWriter {
 class JsonReader {
  public:
   JsonReader(const Json& object, std::string place) : object_(object), place_(std::move(place)) {
-    if (!object_.is_object())
-      status_ = absl::InvalidArgumentError(absl::StrCat(place_, " is not an object"));
+    if (!object_.is_object()) status_ = InvalidInput(place_, " is not an object");
   }
 
   void Field(const char* key, std::string& out) {
@@ -115,8 +114,7 @@ class JsonReader {
     if (!status_.ok()) return nullptr;
     const auto found = object_.find(key);
     if (found != object_.end() && ((*found).*is_kind)()) return &*found;
-    status_ =
-        absl::InvalidArgumentError(absl::StrCat(place_, ": ", key, " is missing or not ", kind));
+    status_ = InvalidInput(place_, ": ", key, " is missing or not ", kind);
     return nullptr;
   }
 
@@ -188,8 +186,7 @@ absl::StatusOr<SplitMode> SplitFrom(const std::string& name) {
   for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
     if (name == wire::SplitName(split)) return split;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("split is \"", name, "\", expected \"equal\" or \"batch\""));
+  return InvalidInput("split is \"", name, "\", expected \"equal\" or \"batch\"");
 }
 
 absl::StatusOr<RunReport> ReportFrom(const Json& json) {
@@ -201,8 +198,7 @@ absl::StatusOr<RunReport> ReportFrom(const Json& json) {
   const Json* steps = reader.Array("steps");
   EPLB_RETURN_IF_ERROR(reader.status());
   if (texts.format != kRunFormat) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("format is \"", texts.format, "\", expected \"", kRunFormat, "\""));
+    return InvalidInput("format is \"", texts.format, "\", expected \"", kRunFormat, "\"");
   }
   EPLB_ASSIGN_OR_RETURN(report.split, SplitFrom(texts.split));
   for (size_t i = 0; i < switches->size(); ++i) {

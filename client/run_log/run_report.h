@@ -1,6 +1,5 @@
 // Summary of a run of the demonstration trainer, as values and as JSON.
-#ifndef EPLB_CLIENT_RUN_LOG_RUN_REPORT_H_
-#define EPLB_CLIENT_RUN_LOG_RUN_REPORT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -97,5 +96,3 @@ std::vector<std::vector<SwitchRecord>> ByDecision(const std::vector<SwitchRecord
 int64_t CountRebalances(const std::vector<SwitchRecord>& switches);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_RUN_LOG_RUN_REPORT_H_

@@ -1,6 +1,5 @@
 // Channels to the daemon. Included by the .cc files that speak gRPC, and by no header.
-#ifndef EPLB_CLIENT_SESSION_CHANNEL_H_
-#define EPLB_CLIENT_SESSION_CHANNEL_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -13,7 +12,6 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include <grpcpp/channel.h>
@@ -22,6 +20,7 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/async_unary_call.h>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/tls_files.h"
 #include "base/wait_check.h"
@@ -104,11 +103,10 @@ absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
   }
   const std::string message(status.message());
   if (absl::IsUnavailable(status)) {
-    return absl::UnavailableError(cause.empty() ? wire::ConnectionCause(message) : cause);
+    return Unavailable(cause.empty() ? wire::ConnectionCause(message) : cause);
   }
   if (absl::IsDeadlineExceeded(status) && message == "Deadline Exceeded") {
-    return absl::DeadlineExceededError(
-        absl::StrCat("no answer within ", absl::FormatDuration(timeout)));
+    return DeadlineExceeded("no answer within ", absl::FormatDuration(timeout));
   }
   return status;
 }
@@ -175,5 +173,3 @@ class LeaderWatch {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_CHANNEL_H_

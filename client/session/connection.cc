@@ -1,16 +1,12 @@
 #include "client/session/connection.h"
 
-#include <algorithm>
 #include <memory>
-#include <optional>
-#include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 #include <grpcpp/client_context.h>
 #include <grpcpp/completion_queue.h>
 #include <grpcpp/support/async_stream.h>
 
+#include "base/errors.h"
 #include "client/session/channel.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
@@ -114,12 +110,11 @@ class Connection {
     if (absl::IsUnimplemented(message.status())) {
       OnUnknown(message.status());
     } else if (!message.ok()) {
-      Cancel(absl::InternalError(
-          absl::StrCat("a message that it does not understand: ", message.status().message())));
+      Cancel(Internal("a message that it does not understand: ", message.status().message()));
     } else if (const auto* welcome = std::get_if<wire::Welcome>(&*message)) {
       OnWelcome(*welcome);
     } else if (!end_.welcomed) {
-      Cancel(absl::InternalError("its first message is not Welcome"));
+      Cancel(Internal("its first message is not Welcome"));
     } else if (std::holds_alternative<wire::Drain>(*message)) {
       end_.drained = true;
     } else {
@@ -149,19 +144,18 @@ class Connection {
     if (finishing_) {
       // A message that cannot be parsed ends the reading, and not the stream: the daemon goes on.
       if (Clock::now() > deadline_ || give_up()) {
-        Cancel(absl::InternalError(
-            "a message of the daemon could not be read, and it did not end the stream"));
+        Cancel(
+            Internal("a message of the daemon could not be read, and it did not end the stream"));
       }
       return;
     }
     if (Clock::now() > deadline_) {
-      Cancel(absl::DeadlineExceededError(end_.welcomed
-                                             ? "the stream did not end before its deadline"
-                                             : "no Welcome before the deadline"));
+      Cancel(DeadlineExceeded(end_.welcomed ? "the stream did not end before its deadline"
+                                            : "no Welcome before the deadline"));
     } else if (give_up()) {
       Cancel(absl::CancelledError("the client closes"));
     } else if (member_.TakeOverflow()) {
-      Cancel(absl::ResourceExhaustedError("the daemon does not read"));
+      Cancel(ResourceExhausted("the daemon does not read"));
     } else if (end_.welcomed && !writing_ && !half_closed_ && !broken_) {
       WriteNext();
     }
@@ -294,7 +288,7 @@ ConnectionEnd RunConnection(const ConnectionOptions& options, const EndpointChoi
   const absl::StatusOr<std::shared_ptr<grpc::Channel>> channel =
       MakeChannel(choice.current(), options.tls);
   // Files are renewed while a job runs: the next attempt may find them right.
-  if (!channel.ok()) return {.status = absl::UnavailableError(channel.status().message())};
+  if (!channel.ok()) return {.status = Unavailable(channel.status().message())};
   return Connection(options, choice, *channel, member, figures).Run(give_up);
 }
 

@@ -1,6 +1,5 @@
 // One connection to the daemon: one bidirectional stream from Hello to its end.
-#ifndef EPLB_CLIENT_SESSION_CONNECTION_H_
-#define EPLB_CLIENT_SESSION_CONNECTION_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -8,7 +7,6 @@
 #include <cstdint>
 #include <functional>
 #include <map>
-#include <memory>
 #include <optional>
 #include <string>
 #include <utility>
@@ -71,14 +69,14 @@ class EndpointChoice {
   // The current one stands by for the daemon at `leader`, empty when none leads.
   void OnStandby(const std::string& leader) {
     NoteMoveInVain(Clock::now());
-    const auto found = std::find(endpoints_.begin(), endpoints_.end(), leader);
+    const auto found = std::ranges::find(endpoints_, leader);
     const auto named = static_cast<size_t>(found - endpoints_.begin());
     const bool is_another = found != endpoints_.end() && named != current_;
     Take(is_another ? named : (current_ + 1) % endpoints_.size());
   }
   // The daemon at `endpoint`, one of the list, leads this run.
   void GoTo(const std::string& endpoint) {
-    const auto found = std::find(endpoints_.begin(), endpoints_.end(), endpoint);
+    const auto found = std::ranges::find(endpoints_, endpoint);
     if (found == endpoints_.end()) return;
     Take(static_cast<size_t>(found - endpoints_.begin()));
     was_sent_ = true;
@@ -213,5 +211,3 @@ ConnectionEnd RunConnection(const ConnectionOptions& options, const EndpointChoi
 inline constexpr absl::Duration kPollInterval = absl::Milliseconds(20);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_CONNECTION_H_

@@ -2,7 +2,6 @@
 #include "client/session/daemon_all_gather.h"
 
 #include <algorithm>
-#include <chrono>
 #include <memory>
 #include <optional>
 #include <random>
@@ -10,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/session/channel.h"
 #include "client/session/connection.h"
@@ -62,12 +62,12 @@ class DaemonAllGather {
                                                       choice_.current(), ": ", status.message()));
     }
     if (response.blobs_size() != options_.world_size) {
-      return absl::InternalError(absl::StrCat("all_gather ", key, ": ", response.blobs_size(),
-                                              " answers, expected ", options_.world_size));
+      return Internal("all_gather ", key, ": ", response.blobs_size(), " answers, expected ",
+                      options_.world_size);
     }
     if (next_key_ > 0 && response.token() != request_.token()) {
-      return absl::InternalError(absl::StrCat(
-          "all_gather ", key, ": the answer is to other ranks than those of all-gather 0"));
+      return Internal("all_gather ", key,
+                      ": the answer is to other ranks than those of all-gather 0");
     }
     request_.set_token(response.token());
     request_.set_previous_blob(bytes.data(), bytes.size());
@@ -108,7 +108,7 @@ class DaemonAllGather {
       const bool none_listens = options_.endpoints.size() == 1 ? next > begin + kListenGrace
                                                                : tried == options_.endpoints.size();
       if (next > begin + options_.timeout || (!reached_ && none_listens)) {
-        return absl::UnavailableError(cause.empty() ? wire::ConnectionCause(words) : cause);
+        return Unavailable(cause.empty() ? wire::ConnectionCause(words) : cause);
       }
       absl::SleepFor(pause);
       pause = std::min(2 * pause, kLongestPause);
@@ -133,8 +133,7 @@ class DaemonAllGather {
 
   absl::Status Told(const absl::Status& status) const {
     if (!absl::IsDeadlineExceeded(status) || status.message() != "Deadline Exceeded") return status;
-    return absl::DeadlineExceededError(
-        absl::StrCat("no answer within ", absl::FormatDuration(options_.timeout)));
+    return DeadlineExceeded("no answer within ", absl::FormatDuration(options_.timeout));
   }
 
   const DaemonAllGatherOptions options_;

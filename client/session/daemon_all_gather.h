@@ -1,6 +1,5 @@
 // The all-gather of a starting job through the daemon.
-#ifndef EPLB_CLIENT_SESSION_DAEMON_ALL_GATHER_H_
-#define EPLB_CLIENT_SESSION_DAEMON_ALL_GATHER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -33,5 +32,3 @@ struct DaemonAllGatherOptions {
 DaemonAllGatherFunction MakeAllGatherThroughDaemon(DaemonAllGatherOptions options);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_DAEMON_ALL_GATHER_H_

@@ -5,10 +5,8 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "placement/without_eplb.h"
-#include "proto/wire/messages.h"
 
 namespace eplb {
 namespace {
@@ -47,7 +45,7 @@ int64_t StaticPeak(const Topology& topology, std::span<const int64_t> tokens) {
     gpu_tokens[static_cast<size_t>(topology.GpuOf(SlotId{slot}).value)] +=
         of_expert / replicas + (slot / num_experts < of_expert % replicas ? 1 : 0);
   }
-  return *std::max_element(gpu_tokens.begin(), gpu_tokens.end());
+  return *std::ranges::max_element(gpu_tokens);
 }
 
 int64_t PeakWithoutEplb(const Topology& topology, std::span<const int64_t> tokens) {
@@ -73,24 +71,22 @@ LoadWindows::LoadWindows(int32_t num_layers, int32_t num_experts, int32_t report
 
 absl::Status LoadWindows::Record(int32_t layer, std::span<const int64_t> counts) {
   if (layer < 0 || layer >= counts_.rows()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("counts of layer ", layer, ", expected 0..", counts_.rows() - 1));
+    return InvalidInput("counts of layer ", layer, ", expected 0..", counts_.rows() - 1);
   }
   if (static_cast<Eigen::Index>(counts.size()) != counts_.cols()) {
-    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": ", counts.size(),
-                                                   " counts, the model has ", counts_.cols(),
-                                                   " experts"));
+    return InvalidInput("layer ", layer, ": ", counts.size(), " counts, the model has ",
+                        counts_.cols(), " experts");
   }
   int64_t tokens = layer_tokens_[static_cast<size_t>(layer)];
   for (size_t expert = 0; expert < counts.size(); ++expert) {
     const int64_t count = counts[expert];
     if (count < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer, " expert ", expert, ": count ", count, ", expected >= 0"));
+      return InvalidInput("layer ", layer, " expert ", expert, ": count ", count,
+                          ", expected >= 0");
     }
     if (count > std::numeric_limits<int64_t>::max() - tokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer, " expert ", expert, ": the window's tokens exceed 2^63-1"));
+      return InvalidInput("layer ", layer, " expert ", expert,
+                          ": the window's tokens exceed 2^63-1");
     }
     tokens += count;
   }
@@ -103,8 +99,7 @@ absl::Status LoadWindows::Record(int32_t layer, std::span<const int64_t> counts)
 
 absl::Status LoadWindows::RecordStepTime(double seconds) {
   if (!(seconds >= 0 && seconds <= wire::kMaxStepSeconds)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step time is ", seconds, " s, expected 0..", wire::kMaxStepSeconds));
+    return InvalidInput("step time is ", seconds, " s, expected 0..", wire::kMaxStepSeconds);
   }
   step_seconds_ += seconds;
   return absl::OkStatus();
@@ -114,13 +109,11 @@ absl::Status LoadWindows::RecordSplit(int32_t layer, std::span<const int64_t> qu
                                       const Placement& placement) {
   const Topology& topology = placement.topology();
   if (layer < 0 || layer >= counts_.rows()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("quotas of layer ", layer, ", expected 0..", counts_.rows() - 1));
+    return InvalidInput("quotas of layer ", layer, ", expected 0..", counts_.rows() - 1);
   }
   if (static_cast<int64_t>(quotas.size()) != topology.num_slots()) {
-    return absl::InvalidArgumentError(absl::StrCat("layer ", layer, ": ", quotas.size(),
-                                                   " quotas, the model has ", topology.num_slots(),
-                                                   " slots"));
+    return InvalidInput("layer ", layer, ": ", quotas.size(), " quotas, the model has ",
+                        topology.num_slots(), " slots");
   }
   const auto index = static_cast<size_t>(layer);
   int64_t tokens = split_tokens_.empty() ? 0 : split_tokens_[index];
@@ -129,12 +122,10 @@ absl::Status LoadWindows::RecordSplit(int32_t layer, std::span<const int64_t> qu
   for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
     const int64_t quota = quotas[static_cast<size_t>(slot)];
     if (quota < 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer, " slot ", slot, ": quota ", quota, ", expected >= 0"));
+      return InvalidInput("layer ", layer, " slot ", slot, ": quota ", quota, ", expected >= 0");
     }
     if (quota > std::numeric_limits<int64_t>::max() - tokens) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer, " slot ", slot, ": the window's tokens exceed 2^63-1"));
+      return InvalidInput("layer ", layer, " slot ", slot, ": the window's tokens exceed 2^63-1");
     }
     tokens += quota;
     int64_t& on_gpu = gpu_tokens[static_cast<size_t>(topology.GpuOf(SlotId{slot}).value)];

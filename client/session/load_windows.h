@@ -1,6 +1,5 @@
 // Counts of routed tokens, summed over windows of steps, and the windows that wait for the daemon.
-#ifndef EPLB_CLIENT_SESSION_LOAD_WINDOWS_H_
-#define EPLB_CLIENT_SESSION_LOAD_WINDOWS_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -94,5 +93,3 @@ class WindowBuffer {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_LOAD_WINDOWS_H_

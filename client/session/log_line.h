@@ -1,6 +1,5 @@
 // Messages of the library to the operator of the job: one line on stderr, each text once.
-#ifndef EPLB_CLIENT_SESSION_LOG_LINE_H_
-#define EPLB_CLIENT_SESSION_LOG_LINE_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -22,5 +21,3 @@ class LogOnce {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_LOG_LINE_H_

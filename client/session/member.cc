@@ -1,6 +1,5 @@
 #include "client/session/member.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -28,7 +27,7 @@ Prepared PrepareProposal(const MemberOptions& options, const RunningPlacement& r
   std::vector<LayerId> layers;
   for (const LayerPlacement& layer : propose.layers) layers.push_back(layer.layer);
   if (layers.empty()) return MakeNack(propose.version, kInvalid, "the proposal has no layer");
-  if (!std::is_sorted(layers.begin(), layers.end())) {
+  if (!std::ranges::is_sorted(layers)) {
     return MakeNack(propose.version, kInvalid, "the proposal's layers do not rise");
   }
   absl::StatusOr<Placement> target = running.placement->WithLayers(propose.layers);

@@ -5,8 +5,7 @@
 //
 // The ranks' own vote is the commit point: from Enter to the outcome, what the vote is about is
 // frozen whatever the daemon says meanwhile.
-#ifndef EPLB_CLIENT_SESSION_MEMBER_H_
-#define EPLB_CLIENT_SESSION_MEMBER_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -147,5 +146,3 @@ class Member {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_MEMBER_H_

@@ -1,6 +1,5 @@
 // The rank's line to the daemon: one background thread that connects, talks and comes back.
-#ifndef EPLB_CLIENT_SESSION_SESSION_H_
-#define EPLB_CLIENT_SESSION_SESSION_H_
+#pragma once
 
 #include <chrono>
 #include <cstdint>
@@ -91,5 +90,3 @@ class Session {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_SESSION_H_

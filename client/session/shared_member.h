@@ -3,8 +3,7 @@
 // is a proposal to vote on or something to tell: a lock that is free again after microseconds may
 // be had milliseconds later when its holder, or who waits, loses the processor. No gRPC, so that it
 // runs under ThreadSanitizer.
-#ifndef EPLB_CLIENT_SESSION_SHARED_MEMBER_H_
-#define EPLB_CLIENT_SESSION_SHARED_MEMBER_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -14,7 +13,6 @@
 #include <mutex>
 #include <optional>
 #include <span>
-#include <string>
 #include <string_view>
 #include <vector>
 
@@ -121,5 +119,3 @@ class SharedMember {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_SHARED_MEMBER_H_

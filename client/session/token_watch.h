@@ -1,6 +1,5 @@
 // Notices that this rank counts no tokens, so that its trainer learns it at the next boundary.
-#ifndef EPLB_CLIENT_SESSION_TOKEN_WATCH_H_
-#define EPLB_CLIENT_SESSION_TOKEN_WATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -46,5 +45,3 @@ class TokenWatch {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_TOKEN_WATCH_H_

@@ -4,8 +4,7 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/session/channel.h"
@@ -22,8 +21,7 @@ constexpr uint64_t kMaxVersion = uint64_t{1} << 62;  // sums still fit into int6
 
 absl::StatusOr<int64_t> CheckedVersion(const char* field, uint64_t version) {
   if (version <= kMaxVersion) return static_cast<int64_t>(version);
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", version, ", expected at most ", kMaxVersion));
+  return InvalidInput(field, " is ", version, ", expected at most ", kMaxVersion);
 }
 
 absl::StatusOr<StoredPlacement> FetchFrom(const std::string& endpoint, const wire::TlsFiles& tls,
@@ -58,7 +56,7 @@ absl::StatusOr<int64_t> ReserveAt(const std::string& endpoint, const wire::TlsFi
 template <class Answer, class Ask, class Better>
 absl::StatusOr<Answer> AskEach(const std::vector<std::string>& endpoints, const Ask& ask,
                                const Better& better) {
-  absl::StatusOr<Answer> best = absl::InvalidArgumentError("there is no endpoint of a daemon");
+  absl::StatusOr<Answer> best = InvalidInput("there is no endpoint of a daemon");
   bool first = true;
   for (const std::string& endpoint : endpoints) {
     absl::StatusOr<Answer> answer = ask(endpoint);

@@ -1,6 +1,5 @@
 // Calls of a starting rank to the daemons, outside of its stream.
-#ifndef EPLB_CLIENT_SESSION_UNARY_CALLS_H_
-#define EPLB_CLIENT_SESSION_UNARY_CALLS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -36,5 +35,3 @@ absl::StatusOr<int64_t> ReserveVersion(const std::vector<std::string>& endpoints
                                        absl::Duration timeout);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_SESSION_UNARY_CALLS_H_

@@ -1,8 +1,6 @@
 // The body of the row addition: what one thread adds of one tile of one row.
-#ifndef EPLB_CUDA_KERNELS_ADD_ROWS_BODY_H_
-#define EPLB_CUDA_KERNELS_ADD_ROWS_BODY_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -127,5 +125,3 @@ EPLB_HOST_DEVICE inline void AddTilePart(const RowCopy& row, int64_t tile, int32
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_ADD_ROWS_BODY_H_

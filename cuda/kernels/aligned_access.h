@@ -1,6 +1,5 @@
 // Loads and stores of whole words and vectors: one instruction of the GPU for up to 16 bytes.
-#ifndef EPLB_CUDA_KERNELS_ALIGNED_ACCESS_H_
-#define EPLB_CUDA_KERNELS_ALIGNED_ACCESS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -109,5 +108,3 @@ EPLB_HOST_DEVICE inline void StoreStreamed(void* address, const Word& word) {
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_ALIGNED_ACCESS_H_

@@ -1,7 +1,6 @@
 // The body of the split of a batch: what a warp of the GPU, or a thread of the CPU, does for one
 // layer. It adds up the sources' counts, splits them, and gives one source its part.
-#ifndef EPLB_CUDA_KERNELS_BATCH_SPLIT_BODY_H_
-#define EPLB_CUDA_KERNELS_BATCH_SPLIT_BODY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -138,5 +137,3 @@ EPLB_HOST_DEVICE void SplitOneLayer(const SplitArgs& args, int32_t index, std::b
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_BATCH_SPLIT_BODY_H_

@@ -1,6 +1,5 @@
 // The body of the row checksum: what one 8-byte lane adds to the sum.
-#ifndef EPLB_CUDA_KERNELS_CHECKSUM_BODY_H_
-#define EPLB_CUDA_KERNELS_CHECKSUM_BODY_H_
+#pragma once
 
 #include <cstdint>
 
@@ -43,5 +42,3 @@ EPLB_HOST_DEVICE inline uint64_t ChecksumLength(uint64_t num_bytes) {
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_CHECKSUM_BODY_H_

@@ -1,7 +1,6 @@
 // The body of the batched row copy: what one thread copies of one tile of one row, and what that
 // adds to the row's checksum. No barrier, no atomic: the caller adds.
-#ifndef EPLB_CUDA_KERNELS_COPY_BODY_H_
-#define EPLB_CUDA_KERNELS_COPY_BODY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -251,5 +250,3 @@ EPLB_HOST_DEVICE inline uint64_t CopyTilePart(const RowCopy& row, int64_t tile, 
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_COPY_BODY_H_

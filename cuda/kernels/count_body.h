@@ -1,7 +1,6 @@
 // The body of the token count: which counters four router choices add to. No barrier, no atomic:
 // the caller adds, on the GPU with atomics, on the CPU plainly.
-#ifndef EPLB_CUDA_KERNELS_COUNT_BODY_H_
-#define EPLB_CUDA_KERNELS_COUNT_BODY_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -125,5 +124,3 @@ EPLB_HOST_DEVICE inline int64_t* CountCell(const CountArgs& args, int32_t bin) {
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_COUNT_BODY_H_

@@ -1,7 +1,6 @@
 // The element types of gradients: what the CPU and the GPU compute with, and how they round back,
 // with the same bits.
-#ifndef EPLB_CUDA_KERNELS_ELEMENT_BODY_H_
-#define EPLB_CUDA_KERNELS_ELEMENT_BODY_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -131,5 +130,3 @@ inline int64_t ElementBytes(ElementType type) {
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_ELEMENT_BODY_H_

@@ -1,7 +1,6 @@
 // The lanes of a warp as a team that works on one layer: placement/split/split_body.h's OneThread,
 // 32 times. What the lanes exchange is a Machine's: the GPU's warp, or a stand-in on the CPU.
-#ifndef EPLB_CUDA_KERNELS_LANE_TEAM_H_
-#define EPLB_CUDA_KERNELS_LANE_TEAM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -76,5 +75,3 @@ class LaneTeam {
 };
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_LANE_TEAM_H_

@@ -1,8 +1,7 @@
 // The body of routing by quota: the choices of an expert, in the order of their index, fill its
 // slots. Three passes, so that the order holds on any grid: each chunk of choices is counted by
 // expert, the counts of the chunks before are added up, and each chunk routes from there on.
-#ifndef EPLB_CUDA_KERNELS_QUOTA_ROUTE_BODY_H_
-#define EPLB_CUDA_KERNELS_QUOTA_ROUTE_BODY_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -133,5 +132,3 @@ EPLB_HOST_DEVICE void RouteChunk(const QuotaRouteArgs& args, int64_t chunk,
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_QUOTA_ROUTE_BODY_H_

@@ -1,7 +1,6 @@
 // The body of the routing: the slots that four router choices go to, and the counters they add to.
 // No barrier, no atomic: the caller adds.
-#ifndef EPLB_CUDA_KERNELS_ROUTE_BODY_H_
-#define EPLB_CUDA_KERNELS_ROUTE_BODY_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -105,5 +104,3 @@ EPLB_HOST_DEVICE inline BinQuad RouteQuad(const RouteArgs& args, int64_t quad) {
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_ROUTE_BODY_H_

@@ -1,8 +1,7 @@
 // The body of the sums of squares: what one unit of a row adds, and how the sums of a row's lanes
 // and parts become one. The order of all additions follows from the number of elements alone, so
 // that CPU and GPU, any alignment and any grid give the same bits.
-#ifndef EPLB_CUDA_KERNELS_SQUARE_ROWS_BODY_H_
-#define EPLB_CUDA_KERNELS_SQUARE_ROWS_BODY_H_
+#pragma once
 
 #include <cstdint>
 #include <cstring>
@@ -149,5 +148,3 @@ EPLB_HOST_DEVICE inline double SumOfParts(const double* parts, int32_t num_parts
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_SQUARE_ROWS_BODY_H_

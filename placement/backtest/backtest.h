@@ -1,12 +1,10 @@
 // A back-test that runs beside a job: every candidate decides on the job's own windows as if it
 // were active, from the job's own placement, and each window shows what its placement would have
 // been worth. Nothing is judged on a window that it was computed from.
-#ifndef EPLB_PLACEMENT_BACKTEST_BACKTEST_H_
-#define EPLB_PLACEMENT_BACKTEST_BACKTEST_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <optional>
 #include <span>
 #include <vector>
@@ -166,5 +164,3 @@ class Backtest {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_BACKTEST_BACKTEST_H_

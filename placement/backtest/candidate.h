@@ -1,6 +1,5 @@
 // Candidate of a back-test: a policy, the load that it is given, and its pace.
-#ifndef EPLB_PLACEMENT_BACKTEST_CANDIDATE_H_
-#define EPLB_PLACEMENT_BACKTEST_CANDIDATE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -68,5 +67,3 @@ absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
                                         std::span<const SeenWindow> windows);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_BACKTEST_CANDIDATE_H_

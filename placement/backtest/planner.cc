@@ -1,7 +1,6 @@
 #include "placement/backtest/planner.h"
 
 #include <algorithm>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"

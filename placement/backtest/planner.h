@@ -1,14 +1,12 @@
 // Planner of a job: feeds the job's windows to its back-test and returns the next decision when one
 // is due. Policy `auto` has many candidates, every other policy is its own only one. The daemon and
 // `eplbctl replay` decide by it.
-#ifndef EPLB_PLACEMENT_BACKTEST_PLANNER_H_
-#define EPLB_PLACEMENT_BACKTEST_PLANNER_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -68,5 +66,3 @@ absl::StatusOr<PlannerOutcome> AskPlanner(const PlannerQuestion& question,
 std::string BacktestText(const Backtest& backtest);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_BACKTEST_PLANNER_H_

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/bandwidth.h"
@@ -100,9 +101,8 @@ absl::Status CheckCosts(const Costs& costs) {
         Field{"horizon_steps", static_cast<double>(costs.horizon_steps), false}}) {
     const bool high_enough = field.above_zero ? field.value > 0 : field.value >= 0;
     if (std::isfinite(field.value) && high_enough) continue;
-    return absl::InvalidArgumentError(absl::StrCat("costs: ", field.name, " is ", field.value,
-                                                   ", expected a finite number ",
-                                                   field.above_zero ? "above 0" : ">= 0"));
+    return InvalidInput("costs: ", field.name, " is ", field.value, ", expected a finite number ",
+                        field.above_zero ? "above 0" : ">= 0");
   }
   return absl::OkStatus();
 }

@@ -1,7 +1,6 @@
 // Cost of a placement in seconds besides the load of its GPUs: the migration to it, and in training
 // its replicas. threads: safe, no state.
-#ifndef EPLB_PLACEMENT_DECISION_COST_H_
-#define EPLB_PLACEMENT_DECISION_COST_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -71,5 +70,3 @@ double ReplicaSecondsPerStep(const Placement& placement, const Costs& costs);
 double Finite(double value);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_DECISION_COST_H_

@@ -19,7 +19,7 @@ constexpr size_t kNewest = 5;          // ratios that a prediction goes by; its 
 constexpr size_t kTold = 9;            // most outcomes in a sentence
 
 double MedianOf(std::vector<double> values) {
-  std::sort(values.begin(), values.end());
+  std::ranges::sort(values);
   const size_t middle = values.size() / 2;
   return values.size() % 2 == 1 ? values[middle] : (values[middle - 1] + values[middle]) / 2;
 }

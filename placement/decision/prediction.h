@@ -1,6 +1,5 @@
 // Prediction of what a placement reaches, from the outcomes of the job's earlier predictions.
-#ifndef EPLB_PLACEMENT_DECISION_PREDICTION_H_
-#define EPLB_PLACEMENT_DECISION_PREDICTION_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -130,5 +129,3 @@ class PredictionRecord {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_DECISION_PREDICTION_H_

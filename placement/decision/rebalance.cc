@@ -184,23 +184,10 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
 }
 
 const char* NameOf(RebalanceRule rule) {
-  switch (rule) {
-    case RebalanceRule::kNoChange:
-      return "no_change";
-    case RebalanceRule::kNoTokens:
-      return "no_tokens";
-    case RebalanceRule::kMinGain:
-      return "min_gain";
-    case RebalanceRule::kCost:
-      return "cost";
-    case RebalanceRule::kBacktest:
-      return "backtest";
-    case RebalanceRule::kPays:
-      return "pays";
-    case RebalanceRule::kReturn:
-      return "return";
-  }
-  return "";
+  constexpr const char* kNames[] = {"no_change", "no_tokens", "min_gain", "cost",
+                                    "backtest",  "pays",      "return"};
+  static_assert(std::size(kNames) == static_cast<size_t>(RebalanceRule::kReturn) + 1);
+  return kNames[static_cast<size_t>(rule)];
 }
 
 }  // namespace eplb

@@ -1,7 +1,6 @@
 // Decision whether a rebalance pays, with its reason as one sentence. The daemon and `eplbctl
 // replay` share it.
-#ifndef EPLB_PLACEMENT_DECISION_REBALANCE_H_
-#define EPLB_PLACEMENT_DECISION_REBALANCE_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -130,5 +129,3 @@ struct RebalanceDecision {
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_DECISION_REBALANCE_H_

@@ -1,17 +1,16 @@
 #include "placement/policies/auto_policy.h"
 
 #include "placement/policies/balanced_policy.h"
+#include "placement/policies/incremental_policy.h"
 
 namespace eplb {
 namespace {
 
 class AutoPolicy final : public Policy {
  public:
-  explicit AutoPolicy(const IncrementalOptions& options)
+  explicit AutoPolicy(const PolicyOptions& options)
       : from_previous_(MakeIncrementalPolicy(options)),
-        from_nothing_(MakeBalancedPolicy({.hierarchy = options.hierarchy,
-                                          .effort = options.effort,
-                                          .allow_duplicates = options.allow_duplicates})) {}
+        from_nothing_(MakeBalancedPolicy(options)) {}
 
   std::string_view name() const override { return "auto"; }
 
@@ -26,7 +25,7 @@ class AutoPolicy final : public Policy {
 
 }  // namespace
 
-std::unique_ptr<Policy> MakeAutoPolicy(const IncrementalOptions& options) {
+std::unique_ptr<Policy> MakeAutoPolicy(const PolicyOptions& options) {
   return std::make_unique<AutoPolicy>(options);
 }
 

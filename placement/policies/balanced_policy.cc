@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/status_macros.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/search/layer_solver.h"
@@ -49,7 +47,7 @@ void Normalise(std::span<double> load) {
 
 class BalancedPolicy final : public Policy {
  public:
-  explicit BalancedPolicy(const BalancedOptions& options) : options_(options) {}
+  explicit BalancedPolicy(const PolicyOptions& options) : options_(options) {}
 
   std::string_view name() const override { return "balanced"; }
 
@@ -99,12 +97,12 @@ class BalancedPolicy final : public Policy {
   }
 
  private:
-  BalancedOptions options_;
+  PolicyOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> MakeBalancedPolicy(const BalancedOptions& options) {
+std::unique_ptr<Policy> MakeBalancedPolicy(const PolicyOptions& options) {
   return std::make_unique<BalancedPolicy>(options);
 }
 

@@ -1,20 +1,11 @@
 // The best placement for its slots that a bounded search finds; the past does not matter.
-#ifndef EPLB_PLACEMENT_POLICIES_BALANCED_POLICY_H_
-#define EPLB_PLACEMENT_POLICIES_BALANCED_POLICY_H_
+#pragma once
 
 #include <memory>
-#include <optional>
 
 #include "placement/policy.h"
-#include "placement/topology.h"
 
 namespace eplb {
-
-struct BalancedOptions {
-  std::optional<Hierarchy> hierarchy;  // absent: DefaultHierarchy of the topology
-  Effort effort = Effort::kDefault;
-  bool allow_duplicates = false;
-};
 
 // Idea: replica counts and packing are searched together. Greedy counts are packed longest unit
 // first; then exchanges and changes of counts lower the hottest GPU; then other counts for the
@@ -35,8 +26,6 @@ struct BalancedOptions {
 // + S * G; thorough as much as default or more, 1.6e9 steps over all layers: some 5 s, and 10 s for
 // 128 layers of 1024 experts on 512 GPUs; under `soft` some 8 s. With allow_duplicates twice that.
 // threads: safe, no state.
-std::unique_ptr<Policy> MakeBalancedPolicy(const BalancedOptions& options);
+std::unique_ptr<Policy> MakeBalancedPolicy(const PolicyOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_POLICIES_BALANCED_POLICY_H_

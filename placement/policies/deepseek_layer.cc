@@ -2,9 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <bit>
-#include <cmath>
-#include <cstddef>
 #include <numeric>
 #include <utility>
 
@@ -81,8 +78,8 @@ BalancedPacking::BalancedPacking(TieBreak tie_break, size_t num_items, size_t nu
 
 std::span<const int32_t> BalancedPacking::Pack(std::span<const float> loads) {
   if (bin_size_ == 1) return place_;  // item i in bin i, by the reference's shortcut
-  std::fill(bin_weight_.begin(), bin_weight_.end(), 0.0F);
-  std::fill(bin_count_.begin(), bin_count_.end(), 0);
+  std::ranges::fill(bin_weight_, 0.0F);
+  std::ranges::fill(bin_count_, 0);
   for (size_t bin = 0; bin < bin_count_.size(); ++bin) lightest_.Set(bin, LightestKey(0, bin));
   lightest_.Play();
   bool weighs_nan = false;
@@ -162,7 +159,7 @@ void DeepseekLayerSolver::OrderGroups(std::span<const float> weight) {
 void DeepseekLayerSolver::Replicate(std::span<const float> weight) {
   const size_t num_experts = weight.size();
   std::copy(weight.begin(), weight.end(), share_.begin());
-  std::fill(count_.begin(), count_.end(), 1);
+  std::ranges::fill(count_, 1);
   if (slot_load_.size() > num_experts) {
     for (size_t i = 0; i < num_experts; ++i) heaviest_.Set(i, HeaviestKey(weight[i], i));
     heaviest_.Play();

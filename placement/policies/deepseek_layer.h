@@ -1,6 +1,5 @@
 // DeepSeek's three steps on one layer: expert groups to nodes, replicas, slots to GPUs.
-#ifndef EPLB_PLACEMENT_POLICIES_DEEPSEEK_LAYER_H_
-#define EPLB_PLACEMENT_POLICIES_DEEPSEEK_LAYER_H_
+#pragma once
 
 #include <bit>
 #include <cmath>
@@ -9,18 +8,12 @@
 #include <span>
 #include <vector>
 
+#include "placement/policy.h"
 #include "placement/search/winner_tree.h"
 
 namespace eplb {
 
 // torch's `sort(descending=True)` of float32 values, with its two tie orders.
-
-// Which of two equal values comes first. The reference leaves it open and replicas of one expert
-// are always equal.
-enum class TieBreak {
-  kStable,  // the lower index: documented, the same everywhere
-  kCompat,  // order of torch 1.13 on CPU: libstdc++'s std::sort over (value, index) pairs
-};
 
 // Maps a float32 to an integer of the same order: -inf lowest, -0 equal to +0, every NaN equal and
 // above +inf, as torch compares.
@@ -130,5 +123,3 @@ class DeepseekLayerSolver {
 float TorchSum(std::span<const float> row);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_POLICIES_DEEPSEEK_LAYER_H_

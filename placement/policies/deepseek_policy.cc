@@ -2,10 +2,8 @@
 
 #include <span>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
-#include "placement/policies/deepseek_layer.h"
 
 namespace eplb {
 namespace {
@@ -15,23 +13,20 @@ constexpr int64_t kMaxSortedCells = int64_t{1} << 28;
 absl::Status CheckNumbers(int64_t num_layers, int64_t num_experts, const DeepseekShape& shape) {
   if (num_layers < 1 || num_experts < 1 || shape.num_slots < 1 || shape.num_groups < 1 ||
       shape.num_nodes < 1 || shape.num_gpus < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("every number must be at least 1, got ", num_layers, " layers, ", num_experts,
-                     " experts, ", shape.num_slots, " slots, ", shape.num_groups,
-                     " expert groups, ", shape.num_nodes, " nodes, ", shape.num_gpus, " GPUs"));
+    return InvalidInput("every number must be at least 1, got ", num_layers, " layers, ",
+                        num_experts, " experts, ", shape.num_slots, " slots, ", shape.num_groups,
+                        " expert groups, ", shape.num_nodes, " nodes, ", shape.num_gpus, " GPUs");
   }
   if (num_layers > kMaxSortedCells / shape.num_slots) {
-    return absl::InvalidArgumentError(absl::StrCat(num_layers, " layers x ", shape.num_slots,
-                                                   " slots; at most ", kMaxSortedCells,
-                                                   " cells are accepted"));
+    return InvalidInput(num_layers, " layers x ", shape.num_slots, " slots; at most ",
+                        kMaxSortedCells, " cells are accepted");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckMultiple(const char* name, int64_t number, const char* of_name, int64_t of) {
   if (number % of == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(number, " ", name, " are not a multiple of ", of, " ", of_name));
+  return InvalidInput(number, " ", name, " are not a multiple of ", of, " ", of_name);
 }
 
 absl::StatusOr<DeepseekLayerShape> MakeLayerShape(int64_t num_layers, int64_t num_experts,
@@ -42,8 +37,7 @@ absl::StatusOr<DeepseekLayerShape> MakeLayerShape(int64_t num_layers, int64_t nu
   EPLB_RETURN_IF_ERROR(CheckMultiple("GPUs", shape.num_gpus, "nodes", shape.num_nodes));
   EPLB_RETURN_IF_ERROR(CheckMultiple("slots", shape.num_slots, "GPUs", shape.num_gpus));
   if (shape.num_slots < num_experts) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(shape.num_slots, " slots cannot hold ", num_experts, " experts"));
+    return InvalidInput(shape.num_slots, " slots cannot hold ", num_experts, " experts");
   }
   return DeepseekLayerShape{.experts = static_cast<size_t>(num_experts),
                             .slots = static_cast<size_t>(shape.num_slots),
@@ -59,7 +53,7 @@ auto Row(Matrix& matrix, Eigen::Index row) {
 
 class DeepseekPolicy final : public Policy {
  public:
-  explicit DeepseekPolicy(const DeepseekOptions& options) : options_(options) {}
+  explicit DeepseekPolicy(const PolicyOptions& options) : options_(options) {}
 
   std::string_view name() const override { return "deepseek"; }
 
@@ -67,16 +61,16 @@ class DeepseekPolicy final : public Policy {
     const Topology& topology = input.topology;
     EPLB_RETURN_IF_ERROR(CheckLoadFits(input.load, topology));
     if (input.speeds != nullptr && !input.speeds->all_equal()) {
-      return absl::InvalidArgumentError(
-          "policy deepseek takes every GPU as usable and equally fast");
+      return InvalidInput("policy deepseek takes every GPU as usable and equally fast");
     }
     // It searches nothing: all its work is less than another policy's on one layer.
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const FloatMatrix weight, input.load.ToFloat());
+    const bool global = options_.hierarchy == Hierarchy::kNone;
     const DeepseekShape shape = {
         .num_slots = topology.num_slots(),
-        .num_groups = options_.global ? 1 : topology.num_groups(),
-        .num_nodes = options_.global ? 1 : topology.num_nodes(),
+        .num_groups = global ? 1 : topology.num_groups(),
+        .num_nodes = global ? 1 : topology.num_nodes(),
         .num_gpus = topology.num_gpus(),
     };
     EPLB_ASSIGN_OR_RETURN(const DeepseekMaps maps,
@@ -85,7 +79,7 @@ class DeepseekPolicy final : public Policy {
   }
 
  private:
-  DeepseekOptions options_;
+  PolicyOptions options_;
 };
 
 }  // namespace
@@ -108,7 +102,7 @@ absl::StatusOr<DeepseekMaps> RebalanceExperts(const Eigen::Ref<const FloatMatrix
   return maps;
 }
 
-std::unique_ptr<Policy> MakeDeepseekPolicy(const DeepseekOptions& options) {
+std::unique_ptr<Policy> MakeDeepseekPolicy(const PolicyOptions& options) {
   return std::make_unique<DeepseekPolicy>(options);
 }
 

@@ -1,7 +1,6 @@
 // DeepSeek's expert-parallel load balancer, bit for bit: the baseline every other policy is
 // measured against.
-#ifndef EPLB_PLACEMENT_POLICIES_DEEPSEEK_POLICY_H_
-#define EPLB_PLACEMENT_POLICIES_DEEPSEEK_POLICY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -17,11 +16,6 @@
 
 namespace eplb {
 
-struct DeepseekOptions {
-  TieBreak tie_break = TieBreak::kStable;
-  bool global = false;  // look at neither expert groups nor nodes
-};
-
 // Idea: replicate greedily the expert with most load per replica, then pack by falling load on the
 // lightest GPU; with K expert groups on N nodes, K % N == 0, first pack groups on nodes and do the
 // rest inside each node, else globally. Replicas of one expert may share a GPU.
@@ -29,7 +23,7 @@ struct DeepseekOptions {
 // Solve errors: InvalidArgument for a load of another shape, a cell above float32's range, GPUs
 // that are unusable or of different speeds, and what RebalanceExperts refuses, S % G != 0 among it.
 // source: deepseek-ai/EPLB, eplb.py of 2025-03-24.  cost: O(L * S log S).
-std::unique_ptr<Policy> MakeDeepseekPolicy(const DeepseekOptions& options);
+std::unique_ptr<Policy> MakeDeepseekPolicy(const PolicyOptions& options);
 
 struct DeepseekShape {
   int32_t num_slots = 0;   // S
@@ -53,5 +47,3 @@ absl::StatusOr<DeepseekMaps> RebalanceExperts(const Eigen::Ref<const FloatMatrix
                                               const DeepseekShape& shape, TieBreak tie_break);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_POLICIES_DEEPSEEK_POLICY_H_

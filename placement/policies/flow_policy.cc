@@ -1,13 +1,10 @@
 #include "placement/policies/flow_policy.h"
 
 #include <algorithm>
-#include <optional>
 #include <span>
-#include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/align.h"
 #include "placement/policies/incremental_policy.h"
@@ -65,7 +62,7 @@ struct SplitPart {
       if (expert < 0) return false;
       held[static_cast<size_t>(expert)] = true;
     }
-    return std::find(held.begin(), held.end(), false) == held.end();
+    return std::ranges::find(held, false) == held.end();
   }
 };
 
@@ -138,12 +135,8 @@ class Layers {
 
 class FlowPolicy final : public Policy {
  public:
-  explicit FlowPolicy(const FlowOptions& options)
-      : options_(options),
-        incremental_(MakeIncrementalPolicy({.hierarchy = options.hierarchy,
-                                            .effort = options.effort,
-                                            .allow_duplicates = options.allow_duplicates,
-                                            .max_moves_per_gpu = options.max_moves_per_gpu})) {}
+  explicit FlowPolicy(const PolicyOptions& options)
+      : options_(options), incremental_(MakeIncrementalPolicy(options)) {}
 
   std::string_view name() const override { return "flow"; }
 
@@ -181,9 +174,8 @@ class FlowPolicy final : public Policy {
     EPLB_RETURN_IF_ERROR(CheckShapes(input));
     EPLB_RETURN_IF_ERROR(CheckHierarchy(input.topology, hierarchy));
     if (input.topology.num_gpus() <= SplitPeaks::kMaxGpus) return absl::OkStatus();
-    return absl::InvalidArgumentError(absl::StrCat("an EP group of ", input.topology.num_gpus(),
-                                                   " GPUs, batches are split over at most ",
-                                                   SplitPeaks::kMaxGpus));
+    return InvalidInput("an EP group of ", input.topology.num_gpus(),
+                        " GPUs, batches are split over at most ", SplitPeaks::kMaxGpus);
   }
 
   // False where a part has no ring, or cannot be repaired; nothing is written then.
@@ -222,13 +214,13 @@ class FlowPolicy final : public Policy {
          .abandoned = input.abandoned});
   }
 
-  FlowOptions options_;
+  PolicyOptions options_;
   std::unique_ptr<Policy> incremental_;
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> MakeFlowPolicy(const FlowOptions& options) {
+std::unique_ptr<Policy> MakeFlowPolicy(const PolicyOptions& options) {
   return std::make_unique<FlowPolicy>(options);
 }
 

@@ -1,23 +1,11 @@
 // Improves the current placement for jobs that split every batch exactly.
-#ifndef EPLB_PLACEMENT_POLICIES_FLOW_POLICY_H_
-#define EPLB_PLACEMENT_POLICIES_FLOW_POLICY_H_
+#pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "placement/policy.h"
-#include "placement/topology.h"
 
 namespace eplb {
-
-struct FlowOptions {
-  std::optional<Hierarchy> hierarchy;  // absent: DefaultHierarchy of the topology
-  Effort effort = Effort::kDefault;
-  bool allow_duplicates = false;  // passed to the policies below; duplicates help no exact split
-  // Transfers into a GPU per layer. None given: any number that its price allows.
-  std::optional<int32_t> max_moves_per_gpu;
-};
 
 // Idea: with an exact split (SplitMode::kBatch) a GPU is too full only by tokens that no other GPU
 // may take. So every GPU gets an outlet: the heaviest expert that it owns has a replica on another
@@ -31,6 +19,8 @@ struct FlowOptions {
 // the hierarchy is soft, and for layers that break `strict`, the candidates are the incumbent and
 // the layer of `incremental`. Where tokens are split in equal shares (SplitMode::kEqual) the answer
 // is that of `incremental`.
+// Without max_moves_per_gpu a GPU gets any number of transfers that their price allows. Options
+// pass on to `incremental`; duplicates help no exact split.
 // Guarantees: what stays on a GPU keeps its slot; the mean over the windows of the exact least
 // maximum / mean GPU load is never higher than with the incumbent, once experts of unusable GPUs
 // are put elsewhere; at most max_moves_per_gpu transfers into a GPU of a layer, with the exceptions
@@ -39,8 +29,6 @@ struct FlowOptions {
 // InvalidArgument for more than 1024 GPUs. cost: per layer a ring, O(n log n + n * m), and some
 // dozen layouts times windows of exact splits; 58x256 in 288 slots on 32 GPUs with 10 windows takes
 // about 1 s. threads: any.
-std::unique_ptr<Policy> MakeFlowPolicy(const FlowOptions& options);
+std::unique_ptr<Policy> MakeFlowPolicy(const PolicyOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_POLICIES_FLOW_POLICY_H_

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -124,7 +123,7 @@ class Contest {
       if (total <= 0) continue;
       const double scale = total / total_speed_;
       const std::vector<double> loads = LoadsOf(layout, window);
-      means.peak += *std::max_element(loads.begin(), loads.end()) / scale;
+      means.peak += *std::ranges::max_element(loads) / scale;
       means.smooth_maximum += SmoothMaximum(loads, scale) / scale;
     }
     const auto count = static_cast<double>(windows_.size());
@@ -206,7 +205,7 @@ void OfferSteps(const Domain& domain, SlotRow incumbent, const OfferedSteps& ste
 
 class IncrementalPolicy final : public Policy {
  public:
-  explicit IncrementalPolicy(const IncrementalOptions& options) : options_(options) {}
+  explicit IncrementalPolicy(const PolicyOptions& options) : options_(options) {}
 
   std::string_view name() const override { return "incremental"; }
 
@@ -306,12 +305,12 @@ class IncrementalPolicy final : public Policy {
     return tokens / static_cast<double>(frame.domain.num_gpus());
   }
 
-  IncrementalOptions options_;
+  PolicyOptions options_;
 };
 
 }  // namespace
 
-std::unique_ptr<Policy> MakeIncrementalPolicy(const IncrementalOptions& options) {
+std::unique_ptr<Policy> MakeIncrementalPolicy(const PolicyOptions& options) {
   return std::make_unique<IncrementalPolicy>(options);
 }
 

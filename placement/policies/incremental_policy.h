@@ -1,28 +1,16 @@
 // Improves the current placement by a few moves at a time, each of which must pay.
-#ifndef EPLB_PLACEMENT_POLICIES_INCREMENTAL_POLICY_H_
-#define EPLB_PLACEMENT_POLICIES_INCREMENTAL_POLICY_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 
 #include "placement/policy.h"
-#include "placement/topology.h"
 
 namespace eplb {
 
-// Transfers into a GPU per layer where none are given.
+// Transfers into a GPU per layer without max_moves_per_gpu. A layer whose hottest GPU carries more
+// than twice the bound, such as one that was never balanced, then gets any number.
 inline constexpr int32_t kDefaultMovesPerGpu = 2;
-
-struct IncrementalOptions {
-  std::optional<Hierarchy> hierarchy;  // absent: DefaultHierarchy of the topology
-  // Effort of the search from scratch that is one of the candidates.
-  Effort effort = Effort::kDefault;
-  bool allow_duplicates = false;
-  // Transfers into a GPU per layer. None given: kDefaultMovesPerGpu, and any number in a layer
-  // whose hottest GPU carries more than twice the bound, such as one that was never balanced.
-  std::optional<int32_t> max_moves_per_gpu;
-};
 
 // Idea: a layer moves only when its GPUs are further above the bound than the sampling noise of a
 // window of counts explains (estimates are taken as they are). Then the steps that lower the soft
@@ -53,8 +41,6 @@ struct IncrementalOptions {
 //
 // cost: O(L * steps * S * slots per GPU), besides `balanced`; 60x384 on 64 GPUs takes up to 2 s.
 // threads: any.
-std::unique_ptr<Policy> MakeIncrementalPolicy(const IncrementalOptions& options);
+std::unique_ptr<Policy> MakeIncrementalPolicy(const PolicyOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_POLICIES_INCREMENTAL_POLICY_H_

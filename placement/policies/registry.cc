@@ -2,9 +2,9 @@
 
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/suggestion.h"
 #include "placement/policies/auto_policy.h"
 #include "placement/policies/balanced_policy.h"
@@ -22,45 +22,17 @@ struct PolicyRow {
 };
 
 constexpr PolicyRow kPolicies[] = {
-    {kDefaultPolicyName,
-     {.tried_for_equal = TriedFor::kLater},
-     [](const PolicyOptions& options) {
-       return MakeBalancedPolicy({.hierarchy = options.hierarchy,
-                                  .effort = options.effort,
-                                  .allow_duplicates = options.allow_duplicates});
-     }},
-    {kReferencePolicyName,
-     {.follows_reference = true},
-     [](const PolicyOptions& options) {
-       return MakeDeepseekPolicy(
-           {.tie_break = options.tie_break, .global = options.hierarchy == Hierarchy::kNone});
-     }},
+    {kDefaultPolicyName, {.tried_for_equal = TriedFor::kLater}, &MakeBalancedPolicy},
+    {kReferencePolicyName, {.follows_reference = true}, &MakeDeepseekPolicy},
     {kIncrementalPolicyName,
      {.needs_previous = true,
       .tried_for_equal = TriedFor::kFirst,
       .tried_for_batch = TriedFor::kLater},
-     [](const PolicyOptions& options) {
-       return MakeIncrementalPolicy({.hierarchy = options.hierarchy,
-                                     .effort = options.effort,
-                                     .allow_duplicates = options.allow_duplicates,
-                                     .max_moves_per_gpu = options.max_moves_per_gpu});
-     }},
-    {kAutoPolicyName,
-     {.chooses = true},
-     [](const PolicyOptions& options) {
-       return MakeAutoPolicy({.hierarchy = options.hierarchy,
-                              .effort = options.effort,
-                              .allow_duplicates = options.allow_duplicates,
-                              .max_moves_per_gpu = options.max_moves_per_gpu});
-     }},
+     &MakeIncrementalPolicy},
+    {kAutoPolicyName, {.chooses = true}, &MakeAutoPolicy},
     {kSplitPolicyName,
      {.aims_at_splits = true, .tried_for_batch = TriedFor::kFirst},
-     [](const PolicyOptions& options) {
-       return MakeFlowPolicy({.hierarchy = options.hierarchy,
-                              .effort = options.effort,
-                              .allow_duplicates = options.allow_duplicates,
-                              .max_moves_per_gpu = options.max_moves_per_gpu});
-     }},
+     &MakeFlowPolicy},
 };
 
 }  // namespace
@@ -70,16 +42,14 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
   for (const PolicyRow& row : kPolicies) {
     if (row.name != name) continue;
     if (row.traits.follows_reference && options.hierarchy == Hierarchy::kSoft) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("policy ", std::string(name), " does not take hierarchy soft"));
+      return InvalidInput("policy ", std::string(name), " does not take hierarchy soft");
     }
     return row.make(options);
   }
   std::vector<std::string> names;
   for (const std::string_view known : PolicyNames()) names.emplace_back(known);
-  return absl::InvalidArgumentError(absl::StrCat("unknown policy \"", std::string(name),
-                                                 "\", expected one of ", absl::StrJoin(names, ", "),
-                                                 Suggestion(name, names)));
+  return InvalidInput("unknown policy \"", std::string(name), "\", expected one of ",
+                      absl::StrJoin(names, ", "), Suggestion(name, names));
 }
 
 PolicyTraits TraitsOf(std::string_view name) {

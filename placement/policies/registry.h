@@ -1,30 +1,15 @@
 // Policies by name: one row each. threads: safe, no state.
-#ifndef EPLB_PLACEMENT_POLICIES_REGISTRY_H_
-#define EPLB_PLACEMENT_POLICIES_REGISTRY_H_
+#pragma once
 
-#include <cstdint>
 #include <memory>
-#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
-#include "placement/policies/deepseek_layer.h"
 #include "placement/policy.h"
-#include "placement/topology.h"
 
 namespace eplb {
-
-// Options of all policies. A policy ignores those that it does not know.
-struct PolicyOptions {
-  TieBreak tie_break = TieBreak::kStable;  // order of equal loads in `deepseek`
-  std::optional<Hierarchy> hierarchy;      // absent: the policy's own rule
-  Effort effort = Effort::kDefault;
-  bool allow_duplicates = false;             // two replicas of an expert on one GPU where it helps
-  std::optional<int32_t> max_moves_per_gpu;  // transfers into a GPU per layer; none given: the
-                                             // policy's own rule
-};
 
 // Use of a policy as a candidate of `auto`. kFirst: a new job begins with it.
 enum class TriedFor { kNever, kLater, kFirst };
@@ -69,5 +54,3 @@ PolicyTraits TraitsOf(std::string_view name);
 std::vector<std::string_view> PolicyNames();
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_POLICIES_REGISTRY_H_

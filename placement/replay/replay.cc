@@ -6,16 +6,12 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/backtest/planner.h"
-#include "placement/decision/rebalance.h"
-#include "placement/evaluate.h"
 #include "placement/figure_mean.h"
-#include "placement/load.h"
-#include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
 #include "placement/without_eplb.h"
 
@@ -26,8 +22,7 @@ constexpr int64_t kMaxReplayStep = int64_t{1} << 62;
 
 absl::Status CheckWindows(const char* name, int64_t value, int64_t least) {
   if (value >= least && value <= kMaxReplayWindows) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, " is ", value, ", expected ", least, "..", kMaxReplayWindows));
+  return InvalidInput(name, " is ", value, ", expected ", least, "..", kMaxReplayWindows);
 }
 
 absl::Status CheckOptions(const ReplayOptions& options) {
@@ -35,37 +30,35 @@ absl::Status CheckOptions(const ReplayOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckWindows("every", options.every, 1));
   EPLB_RETURN_IF_ERROR(CheckWindows("history", options.history, 1));
   if (options.latency != 0 && options.latency != 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("latency is ", options.latency, ", expected 0 or 1"));
+    return InvalidInput("latency is ", options.latency, ", expected 0 or 1");
   }
   EPLB_RETURN_IF_ERROR(CheckWindows("horizon_windows", options.horizon_windows, 0));
   if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("min_gain is ", options.min_gain, ", expected 0..1"));
+    return InvalidInput("min_gain is ", options.min_gain, ", expected 0..1");
   }
   if (options.decay.has_value() && !(*options.decay >= 0 && *options.decay <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("decay is ", *options.decay, ", expected 0..1"));
+    return InvalidInput("decay is ", *options.decay, ", expected 0..1");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckTrace(const ReplayTrace& trace, const Topology& topology) {
   if (trace.windows.empty() || trace.windows.size() != trace.steps.size()) {
-    return absl::InvalidArgumentError(absl::StrCat(trace.windows.size(), " windows and ",
-                                                   trace.steps.size(), " ranges of steps"));
+    return InvalidInput(trace.windows.size(), " windows and ", trace.steps.size(),
+                        " ranges of steps");
   }
   for (size_t t = 0; t < trace.windows.size(); ++t) {
     const Load& load = trace.windows[t];
     if (load.num_layers() != topology.num_layers() ||
         load.num_experts() != topology.num_experts()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "window ", t, " has ", load.num_layers(), " layers x ", load.num_experts(),
-          " experts, expected ", topology.num_layers(), " x ", topology.num_experts()));
+      return InvalidInput("window ", t, " has ", load.num_layers(), " layers x ",
+                          load.num_experts(), " experts, expected ", topology.num_layers(), " x ",
+                          topology.num_experts());
     }
     if (trace.steps[t].first < 0 || trace.steps[t].last < trace.steps[t].first ||
         trace.steps[t].last > kMaxReplayStep) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "window ", t, " covers steps ", trace.steps[t].first, "..", trace.steps[t].last));
+      return InvalidInput("window ", t, " covers steps ", trace.steps[t].first, "..",
+                          trace.steps[t].last);
     }
   }
   return absl::OkStatus();
@@ -258,7 +251,7 @@ absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
   summary.seconds_spent =
       Finite(summary.seconds_spent + row.migration_seconds + row.replica_seconds);
   if (__builtin_add_overflow(summary.bytes, row.bytes, &summary.bytes)) {
-    return absl::InvalidArgumentError("the bytes of all rebalances sum to more than 2^63-1");
+    return InvalidInput("the bytes of all rebalances sum to more than 2^63-1");
   }
   return absl::OkStatus();
 }

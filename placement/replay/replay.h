@@ -1,6 +1,5 @@
 // A recorded trace decided on as the daemon would have: windows in, decisions out, no peeking.
-#ifndef EPLB_PLACEMENT_REPLAY_REPLAY_H_
-#define EPLB_PLACEMENT_REPLAY_REPLAY_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -130,5 +129,3 @@ absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& to
                                     const ReplayObserver& observer = {});
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_REPLAY_REPLAY_H_

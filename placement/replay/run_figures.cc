@@ -3,13 +3,10 @@
 #include <algorithm>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/align.h"
-#include "placement/evaluate.h"
 #include "placement/figure_mean.h"
-#include "placement/load.h"
 #include "placement/migration_plan.h"
 #include "placement/split/batch_split.h"
 #include "placement/without_eplb.h"
@@ -19,22 +16,19 @@ namespace {
 
 absl::Status CheckOrder(std::span<const RunPlacement> placements, int64_t num_steps) {
   if (placements.empty() || placements.front().step != 0) {
-    return absl::InvalidArgumentError("a run's first placement begins at step 0");
+    return InvalidInput("a run's first placement begins at step 0");
   }
   for (size_t i = 1; i < placements.size(); ++i) {
     if (placements[i].step <= placements[i - 1].step) {
-      return absl::InvalidArgumentError(absl::StrCat("placement ", i, " begins at step ",
-                                                     placements[i].step, ", not after step ",
-                                                     placements[i - 1].step));
+      return InvalidInput("placement ", i, " begins at step ", placements[i].step,
+                          ", not after step ", placements[i - 1].step);
     }
     if (!(placements[i].placement.topology() == placements[0].placement.topology())) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("placement ", i, " has another shape than the first"));
+      return InvalidInput("placement ", i, " has another shape than the first");
     }
     if (placements[i].decided_last_step >= num_steps) {
-      return absl::InvalidArgumentError(absl::StrCat("placement ", i, " was decided on step ",
-                                                     placements[i].decided_last_step,
-                                                     ", the run has ", num_steps));
+      return InvalidInput("placement ", i, " was decided on step ", placements[i].decided_last_step,
+                          ", the run has ", num_steps);
     }
   }
   return absl::OkStatus();
@@ -145,8 +139,8 @@ class Hindsight {
 
 absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, int64_t last) {
   if (first < 0 || last < first || last >= static_cast<int64_t>(step_loads.size())) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "steps ", first, "..", last, " are outside the run's ", step_loads.size(), " steps"));
+    return InvalidInput("steps ", first, "..", last, " are outside the run's ", step_loads.size(),
+                        " steps");
   }
   std::vector<const Load*> loads;
   for (int64_t step = first; step <= last; ++step) {
@@ -211,8 +205,7 @@ absl::StatusOr<RunFigures> EvaluateRun(std::span<const Load> step_loads,
                                        const RunReviewOptions& options) {
   const auto num_steps = static_cast<int64_t>(step_loads.size());
   if (options.window_steps < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("a window has ", options.window_steps, " steps"));
+    return InvalidInput("a window has ", options.window_steps, " steps");
   }
   EPLB_RETURN_IF_ERROR(CheckOrder(placements, num_steps));
   EPLB_ASSIGN_OR_RETURN(const std::vector<Placement> solved,

@@ -1,7 +1,6 @@
 // How well a recorded run was balanced, computed again from its loads and placements alone.
 // threads: safe, no state.
-#ifndef EPLB_PLACEMENT_REPLAY_RUN_FIGURES_H_
-#define EPLB_PLACEMENT_REPLAY_RUN_FIGURES_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -101,5 +100,3 @@ absl::StatusOr<std::optional<double>> LayoutBalancedness(
 absl::StatusOr<Load> SumLoads(std::span<const Load> step_loads, int64_t first, int64_t last);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_REPLAY_RUN_FIGURES_H_

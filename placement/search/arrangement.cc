@@ -85,9 +85,9 @@ bool Arrangement::MayReplace(int32_t slot, int32_t expert) const {
 }
 
 void Arrangement::Reset(std::span<const int32_t> counts) {
-  std::fill(expert_.begin(), expert_.end(), kEmpty);
-  std::fill(head_.begin(), head_.end(), kEmpty);
-  std::fill(tokens_.begin(), tokens_.end(), 0.0);
+  std::ranges::fill(expert_, kEmpty);
+  std::ranges::fill(head_, kEmpty);
+  std::ranges::fill(tokens_, 0.0);
   journal_.clear();  // nothing of before can be taken back
   for (size_t expert = 0; expert < count_.size(); ++expert) {
     SetCount(static_cast<int32_t>(expert), counts[expert]);
@@ -95,7 +95,7 @@ void Arrangement::Reset(std::span<const int32_t> counts) {
 }
 
 void Arrangement::Assign(std::span<const int32_t> experts) {
-  std::fill(count_.begin(), count_.end(), 0);
+  std::ranges::fill(count_, 0);
   for (const int32_t expert : experts) ++count_[AsIndex(expert)];
   const std::vector<int32_t> counts = count_;
   Reset(counts);

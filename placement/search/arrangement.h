@@ -1,8 +1,6 @@
 // A domain's slots while they are searched: replica counts, units and GPU loads kept up to date.
-#ifndef EPLB_PLACEMENT_SEARCH_ARRANGEMENT_H_
-#define EPLB_PLACEMENT_SEARCH_ARRANGEMENT_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -104,5 +102,3 @@ class Arrangement {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_ARRANGEMENT_H_

@@ -2,7 +2,6 @@
 
 #include <cstdint>
 #include <span>
-#include <vector>
 
 #include "base/status_macros.h"
 #include "placement/search/domain.h"

@@ -1,6 +1,5 @@
 // Proved lower bounds on the largest GPU load of any placement: the certificate beside each answer.
-#ifndef EPLB_PLACEMENT_SEARCH_BOUND_H_
-#define EPLB_PLACEMENT_SEARCH_BOUND_H_
+#pragma once
 
 #include <vector>
 
@@ -34,5 +33,3 @@ absl::StatusOr<std::vector<double>> LowerBounds(const Load& load, const Topology
                                                 const BoundOptions& options = {});
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_BOUND_H_

@@ -1,6 +1,5 @@
 // Descent of the local search: single steps that lower the largest GPU load.
-#ifndef EPLB_PLACEMENT_SEARCH_DESCENT_H_
-#define EPLB_PLACEMENT_SEARCH_DESCENT_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -73,5 +72,3 @@ class Descent {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_DESCENT_H_

@@ -16,7 +16,7 @@ std::vector<int32_t> Domain::GpuOfSlot() const {
 }
 
 bool Domain::equal_speeds() const {
-  return std::all_of(speed.begin(), speed.end(), [&](double s) { return s == speed.front(); });
+  return std::ranges::all_of(speed, [&](double s) { return s == speed.front(); });
 }
 
 double Domain::total_load() const { return std::accumulate(load.begin(), load.end(), 0.0); }
@@ -68,7 +68,7 @@ std::vector<Domain> NodeDomains(const Topology& topology, const GpuSpeeds& speed
 std::vector<int32_t> KindsOf(std::span<const Domain> nodes) {
   std::vector<int32_t> kinds;
   for (const Domain& node : nodes) {
-    const auto same = std::find_if(nodes.begin(), nodes.end(), [&](const Domain& other) {
+    const auto same = std::ranges::find_if(nodes, [&](const Domain& other) {
       return other.slots == node.slots && other.speed == node.speed;
     });
     kinds.push_back(static_cast<int32_t>(same - nodes.begin()));
@@ -84,7 +84,7 @@ LayoutCopies CopiesBetween(const Domain& domain, std::span<const int32_t> from,
     const auto had = from.subspan(first, AsIndex(slots));
     int32_t into = 0;
     for (const int32_t expert : to.subspan(first, AsIndex(slots))) {
-      into += std::find(had.begin(), had.end(), expert) == had.end() ? 1 : 0;
+      into += std::ranges::find(had, expert) == had.end() ? 1 : 0;
     }
     copies.sum += into;
     copies.most = std::max(copies.most, into);

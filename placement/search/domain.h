@@ -1,7 +1,6 @@
 // The problem that every search solves: experts with loads and GPUs with slots. It has no past, and
 // nodes only as homes of experts. Threads: a value.
-#ifndef EPLB_PLACEMENT_SEARCH_DOMAIN_H_
-#define EPLB_PLACEMENT_SEARCH_DOMAIN_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -69,5 +68,3 @@ LayoutCopies CopiesBetween(const Domain& domain, std::span<const int32_t> from,
                            std::span<const int32_t> to);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_DOMAIN_H_

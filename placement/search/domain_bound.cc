@@ -46,7 +46,7 @@ class Refuter {
     }
     if (slots > slots_) return true;
     if (long_units <= room_) return false;
-    std::sort(savings_.begin(), savings_.end(), [](const Saving& a, const Saving& b) {
+    std::ranges::sort(savings_, [](const Saving& a, const Saving& b) {
       return a.slots * b.units < b.slots * a.units;
     });
     for (const Saving& saving : savings_) {
@@ -86,12 +86,12 @@ double LeastLargestUnit(const std::vector<double>& load, int32_t num_slots) {
 }  // namespace
 
 double DomainBound(const Domain& domain, bool any_split) {
-  const double fastest = *std::max_element(domain.speed.begin(), domain.speed.end());
+  const double fastest = *std::ranges::max_element(domain.speed);
   double bound = domain.total_load() / domain.total_speed();
   if (bound == 0) return 0;
   bound = std::max(bound, LeastLargestUnit(domain.load, domain.num_slots()) / fastest);
-  const double heaviest = *std::max_element(domain.load.begin(), domain.load.end());
-  const int32_t most_slots = *std::max_element(domain.slots.begin(), domain.slots.end());
+  const double heaviest = *std::ranges::max_element(domain.load);
+  const int32_t most_slots = *std::ranges::max_element(domain.slots);
   const int32_t most_units = any_split ? 1 : std::min(most_slots, kMaxUnits);
   for (int32_t units = 2; units <= most_units; ++units) {
     Refuter refuter(domain, units);

@@ -1,6 +1,5 @@
 // A proved lower bound on the largest GPU load of a domain.
-#ifndef EPLB_PLACEMENT_SEARCH_DOMAIN_BOUND_H_
-#define EPLB_PLACEMENT_SEARCH_DOMAIN_BOUND_H_
+#pragma once
 
 #include "placement/search/domain.h"
 
@@ -21,5 +20,3 @@ namespace eplb {
 double DomainBound(const Domain& domain, bool any_split = false);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_DOMAIN_BOUND_H_

@@ -118,7 +118,7 @@ bool DomainSolver::Hopeless(std::span<const int32_t> counts) {
     units_.push_back(domain_->load[expert] / counts[expert]);
   }
   const auto others = std::min(units_.size(), AsIndex(domain_->slots.front() - 1));
-  const double largest = *std::max_element(units_.begin(), units_.end());
+  const double largest = *std::ranges::max_element(units_);
   std::nth_element(units_.begin(), units_.begin() + static_cast<std::ptrdiff_t>(others),
                    units_.end());
   double sum = largest;
@@ -232,7 +232,7 @@ void DomainSolver::Walk(int64_t work) {
 
 void DomainSolver::FindBound() {
   // After the greedy counts no counts have a smaller largest unit.
-  const double fastest = *std::max_element(domain_->speed.begin(), domain_->speed.end());
+  const double fastest = *std::ranges::max_element(domain_->speed);
   double largest_unit = 0;
   for (size_t expert = 0; expert < counts_.size(); ++expert) {
     largest_unit = std::max(largest_unit, domain_->load[expert] / counts_[expert]);

@@ -1,6 +1,5 @@
 // The best arrangement of a domain that a bounded amount of work finds.
-#ifndef EPLB_PLACEMENT_SEARCH_DOMAIN_SOLVER_H_
-#define EPLB_PLACEMENT_SEARCH_DOMAIN_SOLVER_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -123,5 +122,3 @@ class DomainSolver {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_DOMAIN_SOLVER_H_

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstddef>
 #include <numeric>
 #include <utility>
 
@@ -29,7 +28,7 @@ double SoftnessOf(double peak, double scale) {
 }
 
 double SmoothMaximum(std::span<const double> loads, double scale) {
-  const double peak = *std::max_element(loads.begin(), loads.end());
+  const double peak = *std::ranges::max_element(loads);
   const double softness = SoftnessOf(peak, scale);
   double sum = 0;
   for (const double load : loads) sum += std::exp((load - peak) / softness);
@@ -73,8 +72,8 @@ double ImprovementSteps::WeightOf(double load) const {
 void ImprovementSteps::Refresh() {
   peak_ = arrangement_.MaxLoad();
   softness_ = SoftnessOf(peak_, scale_);
-  std::fill(arrived_.begin(), arrived_.end(), 0);
-  std::fill(holds_.begin(), holds_.end(), 0);
+  std::ranges::fill(arrived_, 0);
+  std::ranges::fill(holds_, 0);
   copies_ = 0;
   sum_of_weights_ = 0;
   for (int32_t gpu = 0; gpu < arrangement_.num_gpus(); ++gpu) {
@@ -87,9 +86,8 @@ void ImprovementSteps::Refresh() {
     weight_[AsIndex(gpu)] = WeightOf(arrangement_.load(gpu));
     sum_of_weights_ += weight(gpu);
   }
-  std::stable_sort(by_load_.begin(), by_load_.end(), [&](int32_t a, int32_t b) {
-    return arrangement_.load(a) > arrangement_.load(b);
-  });
+  std::ranges::stable_sort(
+      by_load_, [&](int32_t a, int32_t b) { return arrangement_.load(a) > arrangement_.load(b); });
 }
 
 bool ImprovementSteps::Step(double least_win) {
@@ -183,8 +181,8 @@ std::vector<ImprovementSteps::Replica> ImprovementSteps::MoreReplicas() const {
     }
     replicas.push_back({.expert = expert, .unit = unit, .win = win});
   }
-  std::stable_sort(replicas.begin(), replicas.end(),
-                   [](const Replica& a, const Replica& b) { return a.win > b.win; });
+  std::ranges::stable_sort(replicas,
+                           [](const Replica& a, const Replica& b) { return a.win > b.win; });
   return replicas;
 }
 
@@ -253,8 +251,7 @@ bool ImprovementSteps::Spread(double least_part) {
     if (least_missed < 0 || missed < least_missed) least_missed = missed;
   }
   if (least_missed < 0) return false;
-  std::stable_sort(won.begin(), won.end(),
-                   [](const auto& a, const auto& b) { return a.first > b.first; });
+  std::ranges::stable_sort(won, [](const auto& a, const auto& b) { return a.first > b.first; });
   for (const auto& [squares_won, expert] : won) {
     const double best = squares_won - least_missed;
     if (best <= least_part * all) return false;

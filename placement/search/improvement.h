@@ -1,6 +1,5 @@
 // Improvement of an incumbent by the steps that win most per copy.
-#ifndef EPLB_PLACEMENT_SEARCH_IMPROVEMENT_H_
-#define EPLB_PLACEMENT_SEARCH_IMPROVEMENT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -118,5 +117,3 @@ class ImprovementSteps {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_IMPROVEMENT_H_

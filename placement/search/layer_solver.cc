@@ -6,8 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/search/node_affinity.h"
 
@@ -62,7 +61,7 @@ bool CopiesAreSpread(std::span<const int32_t> on_gpu, size_t available) {
   const size_t with_one_more = on_gpu.size() % available;  // experts
   size_t slots_of_those = 0;
   for (const int32_t expert : on_gpu) {
-    const auto copies = AsIndex(std::count(on_gpu.begin(), on_gpu.end(), expert));
+    const auto copies = AsIndex(std::ranges::count(on_gpu, expert));
     if (copies > least + 1) return false;
     slots_of_those += copies > least ? 1 : 0;
   }
@@ -87,7 +86,7 @@ int32_t MostWanted(const Arrangement& arrangement, std::span<const int32_t> copi
 void SpreadCopies(Arrangement& arrangement) {
   std::vector<int32_t> copies(arrangement.counts().size());
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    std::fill(copies.begin(), copies.end(), 0);
+    std::ranges::fill(copies, 0);
     for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
       ++copies[AsIndex(arrangement.expert_in(slot))];
     }
@@ -108,8 +107,7 @@ void SpreadCopies(Arrangement& arrangement) {
 absl::Status LayerSolver::Check(const Topology& topology, const GpuSpeeds& speeds,
                                 const LayerSolverOptions& options) {
   if (speeds.num_gpus() != topology.num_gpus()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(speeds.num_gpus(), " GPU speeds for ", topology.num_gpus(), " GPUs"));
+    return InvalidInput(speeds.num_gpus(), " GPU speeds for ", topology.num_gpus(), " GPUs");
   }
   EPLB_RETURN_IF_ERROR(CheckHierarchy(topology, options.hierarchy));
   const bool by_node = options.hierarchy != Hierarchy::kNone;
@@ -120,13 +118,11 @@ absl::Status LayerSolver::Check(const Topology& topology, const GpuSpeeds& speed
     const int32_t slots = DomainOf(topology, speeds, part * gpus, (part + 1) * gpus).num_slots();
     if (slots >= experts) continue;
     if (!by_node) {
-      return absl::InvalidArgumentError(absl::StrCat("the ", speeds.num_usable(),
-                                                     " usable GPUs have ", slots, " slots for ",
-                                                     experts, " experts"));
+      return InvalidInput("the ", speeds.num_usable(), " usable GPUs have ", slots, " slots for ",
+                          experts, " experts");
     }
-    return absl::InvalidArgumentError(absl::StrCat("node ", part, " has ", slots,
-                                                   " usable slots for the ", experts,
-                                                   " experts of its expert groups"));
+    return InvalidInput("node ", part, " has ", slots, " usable slots for the ", experts,
+                        " experts of its expert groups");
   }
   return absl::OkStatus();
 }
@@ -213,7 +209,7 @@ void LayerSolver::SolveStrict(std::span<const double> load, Answer& answer) {
   }
   if (!thorough) return;
   effort_ = Effort::kThorough;
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   order.resize(std::min(order.size(), kPartitionsToDeepen));
   int64_t share = 2;
   for (const auto& [peak, i] : order) {
@@ -239,7 +235,7 @@ double LayerSolver::SolvePartition(std::span<const double> load, const Partition
     }
     order.emplace_back(-problem.cost(problem.kind_of_node[AsIndex(node)], groups), node);
   }
-  std::sort(order.begin(), order.end());
+  std::ranges::sort(order);
   slots_.assign(answer.slots.size(), -1);
   double peak = 0;
   for (const auto& [cost, node] : order) {
@@ -332,7 +328,7 @@ std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
   for (const int32_t expert : slots) {
     if (expert >= 0) ++counts[AsIndex(expert)];
   }
-  if (std::find(counts.begin(), counts.end(), 0) != counts.end()) return std::nullopt;
+  if (std::ranges::find(counts, 0) != counts.end()) return std::nullopt;
   const bool strict = options_.hierarchy == Hierarchy::kStrict;
   const auto available = load.size() / AsIndex(strict ? topology_.num_nodes() : 1);
   double peak = 0;

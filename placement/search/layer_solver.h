@@ -1,6 +1,5 @@
 // Solves a layer on a whole topology: hierarchy, unusable GPUs and candidates from elsewhere.
-#ifndef EPLB_PLACEMENT_SEARCH_LAYER_SOLVER_H_
-#define EPLB_PLACEMENT_SEARCH_LAYER_SOLVER_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -88,5 +87,3 @@ class LayerSolver {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_LAYER_SOLVER_H_

@@ -2,16 +2,10 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <numeric>
-#include <optional>
-#include <span>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
-#include "placement/topology.h"
 
 namespace eplb {
 
@@ -44,7 +38,7 @@ std::optional<std::vector<int32_t>> NodeAffinityOf(const Topology& topology, Hie
     affinities.push_back(static_cast<int32_t>(home));
     ++groups_of_node[home];
   }
-  const bool even = std::all_of(groups_of_node.begin(), groups_of_node.end(), [&](int32_t groups) {
+  const bool even = std::ranges::all_of(groups_of_node, [&](int32_t groups) {
     return groups == topology.num_groups() / topology.num_nodes();
   });
   if (hierarchy == Hierarchy::kStrict && !even) return std::nullopt;
@@ -69,9 +63,9 @@ absl::StatusOr<Placement> WithPrimariesOnAffineNode(const Placement& placement,
       const auto replicas = placement.ReplicasOf(LayerId{layer}, ExpertId{expert});
       if (node_of(replicas.front()) == home) continue;
       std::vector<int32_t> rising(replicas.begin(), replicas.end());
-      std::sort(rising.begin(), rising.end());
-      const auto primary = std::find_if(rising.begin(), rising.end(),
-                                        [&](int32_t slot) { return node_of(slot) == home; });
+      std::ranges::sort(rising);
+      const auto primary =
+          std::ranges::find_if(rising, [&](int32_t slot) { return node_of(slot) == home; });
       std::rotate(rising.begin(), primary, primary + 1);
       for (size_t rank = 0; rank < rising.size(); ++rank) {
         ranks(layer, rising[rank]) = static_cast<int32_t>(rank);
@@ -96,8 +90,8 @@ absl::StatusOr<CrossingShare> ComputeCrossingShare(const Load& load, const Place
     const std::optional<std::vector<int32_t>> affinities = NodeAffinityOf(
         topology, Hierarchy::kSoft, {&slots(layer, 0), AsIndex(topology.num_slots())});
     if (!affinities.has_value()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "layer ", layer, ": an expert group has no node that holds all its experts"));
+      return InvalidInput("layer ", layer,
+                          ": an expert group has no node that holds all its experts");
     }
     double crossing = 0;
     const double total = tokens.row(layer).sum();

@@ -1,6 +1,5 @@
 // Homes of expert groups: the nodes that hold all their experts. threads: safe, no state.
-#ifndef EPLB_PLACEMENT_SEARCH_NODE_AFFINITY_H_
-#define EPLB_PLACEMENT_SEARCH_NODE_AFFINITY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -44,5 +43,3 @@ absl::StatusOr<CrossingShare> ComputeCrossingShare(const Load& load, const Place
                                                    const RealMatrix* shares = nullptr);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_NODE_AFFINITY_H_

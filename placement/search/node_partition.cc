@@ -6,8 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -16,8 +15,8 @@ namespace {
 constexpr int kMaxExchanges = 1000;
 
 bool OneKind(const PartitionProblem& problem) {
-  return std::all_of(problem.kind_of_node.begin(), problem.kind_of_node.end(),
-                     [&](int32_t kind) { return kind == problem.kind_of_node.front(); });
+  return std::ranges::all_of(problem.kind_of_node,
+                             [&](int32_t kind) { return kind == problem.kind_of_node.front(); });
 }
 
 // Goes through the partitions node by node; with one kind of node the first free group always goes
@@ -138,7 +137,7 @@ class Heuristic {
     for (int32_t group = 0; group < problem_.num_groups; ++group) {
       order.emplace_back(-CostOf(0, {group}), group);
     }
-    std::sort(order.begin(), order.end());
+    std::ranges::sort(order);
     const auto room = AsIndex(problem_.num_groups / problem_.num_nodes);
     for (const auto& [cost, group] : order) {
       size_t best = groups_.size();
@@ -240,7 +239,7 @@ absl::StatusOr<IndexMatrix> NodesOfGroups(const Load& load, const Topology& topo
   const std::vector<Domain> nodes = NodeDomains(topology, speeds);
   for (size_t node = 0; node < nodes.size(); ++node) {
     if (!nodes[node].slots.empty()) continue;
-    return absl::InvalidArgumentError(absl::StrCat("node ", node, " has no usable GPU"));
+    return InvalidInput("node ", node, " has no usable GPU");
   }
   const RealMatrix tokens = load.ToDouble();
   IndexMatrix node_of_group(topology.num_layers(), topology.num_groups());

@@ -1,6 +1,5 @@
 // Partitions of the expert groups among nodes that keep the dearest node cheap.
-#ifndef EPLB_PLACEMENT_SEARCH_NODE_PARTITION_H_
-#define EPLB_PLACEMENT_SEARCH_NODE_PARTITION_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -61,5 +60,3 @@ absl::StatusOr<IndexMatrix> NodesOfGroups(const Load& load, const Topology& topo
                                           const GpuSpeeds& speeds);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_NODE_PARTITION_H_

@@ -45,7 +45,7 @@ class RingMaker {
     PlaceOwned();
     if (most_of_mean > 0) SpreadHeavy(most_of_mean);
     int32_t stride = 0;
-    while (std::any_of(outlets_.begin(), outlets_.end(), [](int32_t left) { return left > 0; })) {
+    while (std::ranges::any_of(outlets_, [](int32_t left) { return left > 0; })) {
       stride = NextStride(stride);
       if (!CloseRing(stride)) return std::nullopt;
     }
@@ -63,8 +63,7 @@ class RingMaker {
   void PlaceOwned() {
     order_.resize(domain_.load.size());
     std::iota(order_.begin(), order_.end(), 0);
-    std::stable_sort(order_.begin(), order_.end(),
-                     [this](int32_t a, int32_t b) { return load(a) > load(b); });
+    std::ranges::stable_sort(order_, [this](int32_t a, int32_t b) { return load(a) > load(b); });
     owner_.assign(domain_.load.size(), -1);
     for (const int32_t expert : order_) {
       int32_t best = -1;
@@ -145,7 +144,7 @@ class RingMaker {
 
   bool Holds(int32_t gpu, int32_t expert) const {
     const std::vector<int32_t>& experts = on_gpu_[AsIndex(gpu)];
-    return std::find(experts.begin(), experts.end(), expert) != experts.end();
+    return std::ranges::find(experts, expert) != experts.end();
   }
 
   void PutOutlet(int32_t gpu, int32_t expert) {
@@ -398,7 +397,7 @@ bool AllowsOutletRing(const Domain& domain) {
   if (domain.num_gpus() < 2 || domain.num_slots() - domain.num_experts() < domain.num_gpus()) {
     return false;
   }
-  return std::all_of(domain.slots.begin(), domain.slots.end(), [&domain](int32_t slots) {
+  return std::ranges::all_of(domain.slots, [&domain](int32_t slots) {
     return slots >= 2 && slots <= domain.num_experts();
   });
 }

@@ -1,6 +1,5 @@
 // Placements for exact splits: every GPU can pass on tokens of its heaviest expert.
-#ifndef EPLB_PLACEMENT_SEARCH_OUTLETS_H_
-#define EPLB_PLACEMENT_SEARCH_OUTLETS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -60,5 +59,3 @@ class OutletSteps {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_OUTLETS_H_

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstdint>
 
 namespace eplb {
 
@@ -12,7 +11,7 @@ void Packer::OrderBy(size_t num_experts, const Key& key) {
   for (size_t expert = 0; expert < num_experts; ++expert) {
     by_key_.emplace_back(-key(static_cast<int32_t>(expert)), static_cast<int32_t>(expert));
   }
-  std::sort(by_key_.begin(), by_key_.end());
+  std::ranges::sort(by_key_);
   order_.clear();
   for (const auto& [negative, expert] : by_key_) order_.push_back(expert);
 }
@@ -80,9 +79,7 @@ int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement,
   int32_t best = -1;
   double least = 0;
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    if (arrangement.first_slot(gpu) + filled_[AsIndex(gpu)] == arrangement.end_slot(gpu)) {
-      continue;
-    }
+    if (arrangement.first_slot(gpu) + filled_[AsIndex(gpu)] == arrangement.end_slot(gpu)) continue;
     const double load = (arrangement.tokens(gpu) + unit) * arrangement.inverse_speed(gpu);
     if ((best < 0 || load < least) && allowed(gpu) && arrangement.MayArrive(gpu, expert)) {
       best = gpu;
@@ -120,8 +117,7 @@ bool Packer::PackOnAffineNode(std::span<const int32_t> counts, Arrangement& arra
   const Domain& domain = arrangement.domain();
   Begin(counts, arrangement);
   OrderBy(counts.size(), [&](int32_t expert) { return arrangement.unit(expert); });
-  const int32_t affinities =
-      1 + *std::max_element(domain.affine_node_of_gpu.begin(), domain.affine_node_of_gpu.end());
+  const int32_t affinities = 1 + *std::ranges::max_element(domain.affine_node_of_gpu);
   // Free slots of each home beyond one for each of its experts that is still to come.
   room_.assign(AsIndex(affinities), 0);
   for (size_t gpu = 0; gpu < domain.slots.size(); ++gpu) {

@@ -1,6 +1,5 @@
 // Puts replicas on GPUs, given how many each expert has.
-#ifndef EPLB_PLACEMENT_SEARCH_PACK_H_
-#define EPLB_PLACEMENT_SEARCH_PACK_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +55,3 @@ class Packer {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_PACK_H_

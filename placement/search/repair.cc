@@ -25,7 +25,7 @@ class Mender {
       if (at_home_[expert] > 0) continue;
       if (!Put(expert, /*empty=*/true) && !Put(expert, /*empty=*/false)) return false;
     }
-    for (auto left = std::count(layout_.begin(), layout_.end(), kEmpty); left > 0; --left) {
+    for (auto left = std::ranges::count(layout_, kEmpty); left > 0; --left) {
       if (!FillOne()) return false;
     }
     return true;
@@ -82,11 +82,9 @@ class Mender {
   bool FillOne() {
     std::vector<size_t> order(counts_.size());
     std::iota(order.begin(), order.end(), size_t{0});
-    std::stable_sort(order.begin(), order.end(), [&](size_t a, size_t b) {
-      return UnitOf(a, counts_[a]) > UnitOf(b, counts_[b]);
-    });
-    return std::any_of(order.begin(), order.end(),
-                       [&](size_t expert) { return Put(expert, /*empty=*/true); });
+    std::ranges::stable_sort(
+        order, [&](size_t a, size_t b) { return UnitOf(a, counts_[a]) > UnitOf(b, counts_[b]); });
+    return std::ranges::any_of(order, [&](size_t expert) { return Put(expert, /*empty=*/true); });
   }
 
   const Domain& domain_;

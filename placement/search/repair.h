@@ -1,6 +1,5 @@
 // Repair of an incumbent layout after GPUs left or joined.
-#ifndef EPLB_PLACEMENT_SEARCH_REPAIR_H_
-#define EPLB_PLACEMENT_SEARCH_REPAIR_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -17,5 +16,3 @@ namespace eplb {
 bool Repair(const Domain& domain, std::vector<int32_t>& layout);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_REPAIR_H_

@@ -14,8 +14,8 @@ void Replicator::Begin() {
   most_ = domain_->MaxReplicas();
   weight_ = domain_->load;
   by_load_.clear();
-  if (std::all_of(weight_.begin(), weight_.end(), [](double w) { return w == 0; })) {
-    std::fill(weight_.begin(), weight_.end(), 1.0);
+  if (std::ranges::all_of(weight_, [](double w) { return w == 0; })) {
+    std::ranges::fill(weight_, 1.0);
   }
 }
 
@@ -75,9 +75,8 @@ const std::vector<int32_t>& Replicator::by_load() {
   if (by_load_.empty()) {
     by_load_.resize(weight_.size());
     std::iota(by_load_.begin(), by_load_.end(), 0);
-    std::stable_sort(by_load_.begin(), by_load_.end(), [&](int32_t a, int32_t b) {
-      return weight_[AsIndex(a)] > weight_[AsIndex(b)];
-    });
+    std::ranges::stable_sort(
+        by_load_, [&](int32_t a, int32_t b) { return weight_[AsIndex(a)] > weight_[AsIndex(b)]; });
   }
   return by_load_;
 }

@@ -1,8 +1,6 @@
 // Replica counts of experts.
-#ifndef EPLB_PLACEMENT_SEARCH_REPLICATE_H_
-#define EPLB_PLACEMENT_SEARCH_REPLICATE_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -59,5 +57,3 @@ class Replicator {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_REPLICATE_H_

@@ -86,8 +86,8 @@ class SplitContest {
       }
       if (slot == Arrangement::kEmpty && load[AsIndex(expert)] > 0) experts.push_back(expert);
     }
-    std::stable_sort(experts.begin(), experts.end(),
-                     [&](int32_t a, int32_t b) { return load[AsIndex(a)] > load[AsIndex(b)]; });
+    std::ranges::stable_sort(
+        experts, [&](int32_t a, int32_t b) { return load[AsIndex(a)] > load[AsIndex(b)]; });
     experts.resize(std::min(experts.size(), kHotTried));
     return experts;
   }
@@ -101,7 +101,7 @@ class SplitContest {
       if (tight[AsIndex(held.gpu_of(slot))] || held.count(expert) < 2) continue;
       slots.emplace_back(load[AsIndex(expert)] / held.count(expert), slot);
     }
-    std::sort(slots.begin(), slots.end());
+    std::ranges::sort(slots);
     slots.resize(std::min(slots.size(), kSlotsTried));
     std::vector<int32_t> indices;
     indices.reserve(slots.size());

@@ -1,6 +1,5 @@
 // The next layout of one layer for exact splits: the incumbent, or what a few copies make of it.
-#ifndef EPLB_PLACEMENT_SEARCH_SPLIT_CHOICE_H_
-#define EPLB_PLACEMENT_SEARCH_SPLIT_CHOICE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -33,5 +32,3 @@ struct SplitChoice {
 std::vector<int32_t> ChooseForSplit(const Domain& domain, const SplitChoice& choice);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_SPLIT_CHOICE_H_

@@ -1,6 +1,5 @@
 // Quality of a layout for exact splits of several batches: the objective of a search.
-#ifndef EPLB_PLACEMENT_SEARCH_SPLIT_PEAKS_H_
-#define EPLB_PLACEMENT_SEARCH_SPLIT_PEAKS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -59,5 +58,3 @@ class SplitPeaks {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_SPLIT_PEAKS_H_

@@ -1,6 +1,5 @@
 // The largest of a fixed number of keys, one of which changes at a time.
-#ifndef EPLB_PLACEMENT_SEARCH_WINNER_TREE_H_
-#define EPLB_PLACEMENT_SEARCH_WINNER_TREE_H_
+#pragma once
 
 #include <algorithm>
 #include <bit>
@@ -49,5 +48,3 @@ class WinnerTree {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SEARCH_WINNER_TREE_H_

@@ -10,8 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/status_macros.h"
 #include "placement/split/split_graph.h"
 #include "placement/split/token_split.h"
@@ -179,7 +177,7 @@ class AliasSolver {
           unit > most ||
           (unit == most && (replicas < replicas_[AsIndex(best)] ||
                             (replicas == replicas_[AsIndex(best)] && expert < best)));
-      if (!better || std::find(held.begin(), held.end(), expert) != held.end()) continue;
+      if (!better || std::ranges::find(held, expert) != held.end()) continue;
       best = expert;
       most = unit;
     }

@@ -1,7 +1,6 @@
 // Placements that need no search: every GPU gets exactly the mean load, if tokens may be split
 // unevenly and each GPU has a spare slot.
-#ifndef EPLB_PLACEMENT_SPLIT_ALIAS_PLACEMENT_H_
-#define EPLB_PLACEMENT_SPLIT_ALIAS_PLACEMENT_H_
+#pragma once
 
 #include <optional>
 
@@ -44,5 +43,3 @@ absl::StatusOr<std::optional<EvenPlacement>> PlaceEvenly(const Load& load, const
                                                          const IndexMatrix* node_of_group);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_ALIAS_PLACEMENT_H_

@@ -2,10 +2,8 @@
 
 #include <iterator>
 #include <utility>
-#include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/split/token_split.h"
 
@@ -21,20 +19,17 @@ BatchSplitter::BatchSplitter(const SplitGraph& graph) : graph_(graph) {
 absl::Status BatchSplitter::Check(LayerId layer, std::span<const int64_t> counts,
                                   std::span<int64_t> quotas) const {
   if (layer.value < 0 || layer.value >= graph_.num_layers()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer ", layer.value, " is not in 0..", graph_.num_layers() - 1));
+    return InvalidInput("layer ", layer.value, " is not in 0..", graph_.num_layers() - 1);
   }
   if (std::ssize(counts) != graph_.num_experts() || std::ssize(quotas) != graph_.num_slots()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer ", layer.value, ": ", counts.size(), " counts and ", quotas.size(),
-                     " quotas, expected ", graph_.num_experts(), " and ", graph_.num_slots()));
+    return InvalidInput("layer ", layer.value, ": ", counts.size(), " counts and ", quotas.size(),
+                        " quotas, expected ", graph_.num_experts(), " and ", graph_.num_slots());
   }
   int64_t sum = 0;
   for (size_t expert = 0; expert < counts.size(); ++expert) {
     if (counts[expert] < 0 || counts[expert] > kMaxSplitTokens - sum) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("layer ", layer.value, ": expert ", expert, " has ", counts[expert],
-                       " tokens, expected 0 or more and a sum of at most ", kMaxSplitTokens));
+      return InvalidInput("layer ", layer.value, ": expert ", expert, " has ", counts[expert],
+                          " tokens, expected 0 or more and a sum of at most ", kMaxSplitTokens);
     }
     sum += counts[expert];
   }
@@ -81,7 +76,7 @@ absl::StatusOr<Evaluation> EvaluateBatch(const Load& batch, const Placement& pla
 absl::StatusOr<Evaluation> EvaluateWindows(std::span<const Load> windows,
                                            const Placement& placement, SplitMode split,
                                            const EvaluateOptions& options) {
-  if (windows.empty()) return absl::InvalidArgumentError("there is no window to evaluate");
+  if (windows.empty()) return InvalidInput("there is no window to evaluate");
   const auto evaluate = [&](const Load& window) {
     return split == SplitMode::kBatch ? EvaluateBatch(window, placement, options.speeds)
                                       : Evaluate(window, placement, options);

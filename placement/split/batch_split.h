@@ -1,7 +1,6 @@
 // The exact split of a batch: the number of an expert's tokens that each of its slots takes, so
 // that the fullest GPU has the fewest tokens possible.
-#ifndef EPLB_PLACEMENT_SPLIT_BATCH_SPLIT_H_
-#define EPLB_PLACEMENT_SPLIT_BATCH_SPLIT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -78,5 +77,3 @@ absl::StatusOr<Evaluation> EvaluateBatches(std::span<const Load> batches,
                                            const GpuSpeeds* speeds = nullptr);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_BATCH_SPLIT_H_

@@ -1,6 +1,5 @@
 // A set of GPUs, a bit each.
-#ifndef EPLB_PLACEMENT_SPLIT_GPU_SET_H_
-#define EPLB_PLACEMENT_SPLIT_GPU_SET_H_
+#pragma once
 
 #include <cstdint>
 
@@ -101,5 +100,3 @@ struct GpuSet {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_GPU_SET_H_

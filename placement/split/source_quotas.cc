@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdint>
 #include <vector>
 
 namespace eplb {
@@ -15,7 +14,7 @@ void Distribute(const SplitBatch& batch, int32_t expert, std::span<const int64_t
   const Topology& topology = batch.placement.topology();
   const auto replicas = batch.placement.ReplicasOf(batch.layer, ExpertId{expert});
   std::vector<int32_t> slots(replicas.begin(), replicas.end());
-  std::sort(slots.begin(), slots.end());
+  std::ranges::sort(slots);
   std::vector<int64_t> quotas;  // still to be filled, by index in `slots`
   for (const int32_t slot : slots) quotas.push_back(batch.quotas[AsIndex(slot)]);
   std::vector<int64_t> tokens;  // still without a slot, [G]
@@ -48,7 +47,7 @@ void Distribute(const SplitBatch& batch, int32_t expert, std::span<const int64_t
 void OwnQuotas(const SplitBatch& batch, std::span<const int64_t> counts, GpuId source,
                std::span<int64_t> own) {
   const Topology& topology = batch.placement.topology();
-  std::fill(own.begin(), own.end(), 0);
+  std::ranges::fill(own, 0);
   for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
     const auto slots = batch.placement.ReplicasOf(batch.layer, ExpertId{expert});
     if (slots.size() > 1) {
@@ -62,7 +61,7 @@ void OwnQuotas(const SplitBatch& batch, std::span<const int64_t> counts, GpuId s
 
 void OwnQuotasByPrefix(const SplitBatch& batch, std::span<const int64_t> before,
                        std::span<const int64_t> mine, std::span<int64_t> own) {
-  std::fill(own.begin(), own.end(), 0);
+  std::ranges::fill(own, 0);
   for (size_t expert = 0; expert < mine.size(); ++expert) {
     int64_t begin = before[expert];
     int64_t left = mine[expert];

@@ -1,7 +1,6 @@
 // The slots that a rank's own tokens go to, so that all ranks together meet the quotas of a batch.
 // Each rank computes its part alone, from numbers that all ranks have.
-#ifndef EPLB_PLACEMENT_SPLIT_SOURCE_QUOTAS_H_
-#define EPLB_PLACEMENT_SPLIT_SOURCE_QUOTAS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -37,5 +36,3 @@ void OwnQuotasByPrefix(const SplitBatch& batch, std::span<const int64_t> before,
                        std::span<const int64_t> mine, std::span<int64_t> own);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_SOURCE_QUOTAS_H_

@@ -16,8 +16,7 @@
 //
 // Every step depends on the input alone and no number is rounded. So CPU and GPU, any machine and
 // any number of threads give the same quotas.
-#ifndef EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
-#define EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_
+#pragma once
 
 #include <cstdint>
 
@@ -554,5 +553,3 @@ class SplitBody {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_SPLIT_BODY_H_

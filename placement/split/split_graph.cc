@@ -6,8 +6,7 @@
 #include <numeric>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/split/split_body.h"
 
@@ -25,10 +24,9 @@ std::vector<int32_t> GpuOfSlot(const Topology& topology) {
 }  // namespace
 
 std::vector<int64_t> SplitSpeeds(std::span<const double> speeds) {
-  const double fastest = *std::max_element(speeds.begin(), speeds.end());
-  const bool equal = std::all_of(speeds.begin(), speeds.end(), [fastest](double speed) {
-    return speed == 0 || speed == fastest;
-  });
+  const double fastest = *std::ranges::max_element(speeds);
+  const bool equal = std::ranges::all_of(
+      speeds, [fastest](double speed) { return speed == 0 || speed == fastest; });
   std::vector<int64_t> integers;
   for (const double speed : speeds) {
     const double scaled = equal ? 1 : speed / fastest * static_cast<double>(kMaxSplitSpeed);
@@ -195,7 +193,7 @@ SplitLayer SplitLayerBuilder::Finish(std::span<const int64_t> speeds) {
                            .num_experts = static_cast<int32_t>(first_slot_.size()) - 1,
                            .num_slots = static_cast<int32_t>(gpu_of_slot_.size()),
                            .num_gpus = static_cast<int32_t>(speeds.size()),
-                           .equal_speeds = *std::max_element(speeds.begin(), speeds.end()) == 1,
+                           .equal_speeds = *std::ranges::max_element(speeds) == 1,
                            .speeds = speeds.data(),
                            .layers = &sizes_,
                            .tables = tables_.data()};
@@ -205,22 +203,20 @@ SplitLayer SplitLayerBuilder::Finish(std::span<const int64_t> speeds) {
 absl::Status CheckSplittable(const Placement& placement, const BatchSplitOptions& options) {
   const int32_t num_gpus = placement.topology().num_gpus();
   if (num_gpus > SplitGraph::kMaxGpus) {
-    return absl::InvalidArgumentError(absl::StrCat("an EP group of ", num_gpus,
-                                                   " GPUs, batches are split over at most ",
-                                                   SplitGraph::kMaxGpus));
+    return InvalidInput("an EP group of ", num_gpus, " GPUs, batches are split over at most ",
+                        SplitGraph::kMaxGpus);
   }
   if (!(options.slack >= 0 && options.slack <= 1)) {
-    return absl::InvalidArgumentError(absl::StrCat("slack is ", options.slack, ", expected 0..1"));
+    return InvalidInput("slack is ", options.slack, ", expected 0..1");
   }
   if (options.speeds == nullptr) return absl::OkStatus();
   if (options.speeds->num_gpus() != num_gpus) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        options.speeds->num_gpus(), " GPU speeds, the placement has ", num_gpus, " GPUs"));
+    return InvalidInput(options.speeds->num_gpus(), " GPU speeds, the placement has ", num_gpus,
+                        " GPUs");
   }
   for (int32_t gpu = 0; gpu < num_gpus; ++gpu) {
     if (options.speeds->Usable(GpuId{gpu}) || !placement.Holds(GpuId{gpu})) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("GPU ", gpu, " is unusable, but the placement has experts on it"));
+    return InvalidInput("GPU ", gpu, " is unusable, but the placement has experts on it");
   }
   return absl::OkStatus();
 }
@@ -251,7 +247,7 @@ SplitTables SplitGraph::Tables() const {
                      .num_experts = num_experts_,
                      .num_slots = num_slots_,
                      .num_gpus = num_gpus(),
-                     .equal_speeds = *std::max_element(speeds_.begin(), speeds_.end()) == 1,
+                     .equal_speeds = *std::ranges::max_element(speeds_) == 1,
                      .slack = slack_,
                      .num_tables = std::ssize(tables_),
                      .speeds = speeds_.data(),

@@ -1,8 +1,6 @@
 // A placement prepared for splits: experts, parts and slots as tables of integers.
-#ifndef EPLB_PLACEMENT_SPLIT_SPLIT_GRAPH_H_
-#define EPLB_PLACEMENT_SPLIT_SPLIT_GRAPH_H_
+#pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -102,5 +100,3 @@ class SplitGraph {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_SPLIT_GRAPH_H_

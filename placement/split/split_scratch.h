@@ -1,6 +1,5 @@
 // Scratch memory of the split of one layer, carved from one piece of memory of the CPU or the GPU.
-#ifndef EPLB_PLACEMENT_SPLIT_SPLIT_SCRATCH_H_
-#define EPLB_PLACEMENT_SPLIT_SPLIT_SCRATCH_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -87,5 +86,3 @@ EPLB_HOST_DEVICE SplitScratch<kWords> CarveScratch(const SplitSizes& sizes, std:
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_SPLIT_SCRATCH_H_

@@ -1,6 +1,5 @@
 // Solves the split of single layers on one thread of the CPU, for any supported number of GPUs.
-#ifndef EPLB_PLACEMENT_SPLIT_SPLIT_SOLVER_H_
-#define EPLB_PLACEMENT_SPLIT_SPLIT_SOLVER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -35,5 +34,3 @@ class SplitSolver {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_SPLIT_SOLVER_H_

@@ -1,6 +1,5 @@
 // Tables of integers that describe a placement to the split, in memory of the CPU or of the GPU.
-#ifndef EPLB_PLACEMENT_SPLIT_SPLIT_TABLES_H_
-#define EPLB_PLACEMENT_SPLIT_SPLIT_TABLES_H_
+#pragma once
 
 #include <cstdint>
 #include <type_traits>
@@ -125,5 +124,3 @@ struct SplitTables {
 static_assert(std::is_trivially_copyable_v<SplitTables>);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_SPLIT_TABLES_H_

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <memory>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/status_macros.h"
 #include "placement/split/split_body.h"
 #include "placement/split/split_graph.h"
@@ -23,9 +21,8 @@ constexpr int kMaxExponent = 1000;
 // not divide are equal shares.
 void WriteShares(std::span<const int32_t> slots, std::span<const int64_t> quotas, int64_t tokens,
                  std::span<double> shares) {
-  const auto [least, most] = std::minmax_element(
-      slots.begin(), slots.end(),
-      [&](int32_t a, int32_t b) { return quotas[AsIndex(a)] < quotas[AsIndex(b)]; });
+  const auto [least, most] = std::ranges::minmax_element(
+      slots, [&](int32_t a, int32_t b) { return quotas[AsIndex(a)] < quotas[AsIndex(b)]; });
   if (quotas[AsIndex(*most)] - quotas[AsIndex(*least)] <= 1) return;
   for (const int32_t slot : slots) {
     const auto quota = static_cast<double>(quotas[AsIndex(slot)]);
@@ -38,7 +35,7 @@ void WriteShares(std::span<const int32_t> slots, std::span<const int64_t> quotas
 std::vector<int64_t> ScaledTokens(std::span<const double> load, int64_t total) {
   // A power of two brings the heaviest expert near 1: that is exact, and the sum is finite.
   int exponent = 0;
-  (void)std::frexp(*std::max_element(load.begin(), load.end()), &exponent);
+  (void)std::frexp(*std::ranges::max_element(load), &exponent);
   const double unit = std::ldexp(1.0, std::clamp(-exponent, -kMaxExponent, kMaxExponent));
   double sum = 0;
   for (const double tokens : load) sum += tokens * unit;

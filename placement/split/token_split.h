@@ -1,6 +1,5 @@
 // Shares of an expert's tokens among its replicas, for a load of any size and a given placement.
-#ifndef EPLB_PLACEMENT_SPLIT_TOKEN_SPLIT_H_
-#define EPLB_PLACEMENT_SPLIT_TOKEN_SPLIT_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -34,5 +33,3 @@ absl::StatusOr<RealMatrix> SplitOptimally(const Load& load, const Placement& pla
                                           const GpuSpeeds* speeds = nullptr);
 
 }  // namespace eplb
-
-#endif  // EPLB_PLACEMENT_SPLIT_TOKEN_SPLIT_H_

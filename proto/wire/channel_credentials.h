@@ -1,6 +1,5 @@
 // How a client proves itself to the daemon, and the daemon to it.
-#ifndef EPLB_PROTO_WIRE_CHANNEL_CREDENTIALS_H_
-#define EPLB_PROTO_WIRE_CHANNEL_CREDENTIALS_H_
+#pragma once
 
 #include <memory>
 
@@ -19,5 +18,3 @@ absl::StatusOr<std::shared_ptr<grpc::ChannelCredentials>> MakeChannelCredentials
     const TlsFiles& files, grpc::ChannelArguments* arguments);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_CHANNEL_CREDENTIALS_H_

@@ -1,18 +1,13 @@
 // Messages of the stream between a rank and the daemon, each by one list of its fields.
 #include "proto/wire/convert.h"
 
-#include <string>
-#include <utility>
-
-#include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include <google/protobuf/unknown_field_set.h>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "proto/wire/fields.h"
 #include "proto/wire/names.h"
-
-#include "eplb/v1/session.pb.h"
 
 namespace eplb::wire {
 
@@ -170,7 +165,7 @@ absl::StatusOr<Message> Read(const google::protobuf::Message& in) {
 absl::StatusOr<Applied> AppliedFromProto(const v1::Applied& in) {
   EPLB_ASSIGN_OR_RETURN(Applied applied, Read<Applied>(in));
   if (applied.pause_seconds >= 0 && applied.pause_seconds < 1e9) return applied;
-  return absl::InvalidArgumentError(absl::StrCat("pause_seconds is ", applied.pause_seconds));
+  return InvalidInput("pause_seconds is ", applied.pause_seconds);
 }
 
 absl::StatusOr<Propose> ProposeFromProto(const v1::Propose& in) {
@@ -184,7 +179,7 @@ absl::StatusOr<Propose> ProposeFromProto(const v1::Propose& in) {
 absl::Status NoKnownKind(const google::protobuf::Message& message) {
   const google::protobuf::UnknownFieldSet& unknown =
       message.GetReflection()->GetUnknownFields(message);
-  if (unknown.empty()) return absl::InvalidArgumentError("the stream message is empty");
+  if (unknown.empty()) return InvalidInput("the stream message is empty");
   return absl::UnimplementedError(absl::StrCat("the stream message is of the unknown kind ",
                                                unknown.field(0).number(), ", of a later version"));
 }

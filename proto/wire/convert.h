@@ -1,7 +1,6 @@
 // Converts between protobuf messages and plain values. Only server/rpc, server/messages,
 // client/session and the query stubs of client/cli include it.
-#ifndef EPLB_PROTO_WIRE_CONVERT_H_
-#define EPLB_PROTO_WIRE_CONVERT_H_
+#pragma once
 
 #include <string>
 
@@ -63,5 +62,3 @@ absl::StatusOr<UpMessage> FromProto(v1::Up message);
 absl::StatusOr<DownMessage> FromProto(const v1::Down& message);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_CONVERT_H_

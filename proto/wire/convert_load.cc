@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/fields.h"
@@ -69,9 +70,8 @@ absl::Status CheckCountBytes(const std::string& what, CountShape shape, std::str
   if (bytes.size() == size_t{shape.num_layers} * shape.num_experts * cell_bytes) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(what, " has ", bytes.size(), " bytes of counts, expected ", shape.num_layers,
-                   " layers x ", shape.num_experts, " experts x ", cell_bytes));
+  return InvalidInput(what, " has ", bytes.size(), " bytes of counts, expected ", shape.num_layers,
+                      " layers x ", shape.num_experts, " experts x ", cell_bytes);
 }
 
 absl::Status UnpackCounts(std::string_view bytes, LoadMatrix* counts) {
@@ -87,8 +87,7 @@ absl::Status UnpackCounts(std::string_view bytes, LoadMatrix* counts) {
 template <class Message, class Counted>
 absl::Status TakeCounts(const std::string& what, CountShape shape, Message& in, Counted* out) {
   if (in.counts_u32().empty() == in.counts_u64().empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " must set exactly one of counts_u32 and counts_u64"));
+    return InvalidInput(what, " must set exactly one of counts_u32 and counts_u64");
   }
   if (in.counts_u64().empty()) {
     EPLB_RETURN_IF_ERROR(CheckCountBytes(what, shape, in.counts_u32(), sizeof(uint32_t)));
@@ -105,12 +104,12 @@ absl::Status TakeCounts(const std::string& what, CountShape shape, Message& in, 
 
 absl::Status TakeParts(CountShape shape, v1::LoadReport& in, LoadReport* report) {
   if (in.earlier_size() > kMaxLoadParts) {
-    return absl::InvalidArgumentError(absl::StrCat("load report has ", in.earlier_size(),
-                                                   " earlier parts, expected 0..", kMaxLoadParts));
+    return InvalidInput("load report has ", in.earlier_size(), " earlier parts, expected 0..",
+                        kMaxLoadParts);
   }
   if (in.parts_unknown() && in.earlier_size() > 0) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load report has ", in.earlier_size(), " earlier parts and parts_unknown, expected none"));
+    return InvalidInput("load report has ", in.earlier_size(),
+                        " earlier parts and parts_unknown, expected none");
   }
   report->earlier.resize(static_cast<size_t>(in.earlier_size()));
   for (int index = 0; index < in.earlier_size(); ++index) {
@@ -130,8 +129,8 @@ absl::Status CheckSplit(const LoadReport& report, uint32_t num_layers) {
         std::pair{"split_peaks_static", &report.split_peaks_static},
         std::pair{"split_peaks_without_eplb", &report.split_peaks_without_eplb}}) {
     if (numbers->empty() || numbers->size() == num_layers) continue;
-    return absl::InvalidArgumentError(absl::StrCat("load report: ", name, " has ", numbers->size(),
-                                                   " numbers, expected 0 or ", num_layers));
+    return InvalidInput("load report: ", name, " has ", numbers->size(), " numbers, expected 0 or ",
+                        num_layers);
   }
   return absl::OkStatus();
 }
@@ -155,20 +154,18 @@ absl::StatusOr<LoadReport> FromProto(v1::LoadReport& in) {
   LoadReport report;
   EPLB_RETURN_IF_ERROR(ReadFields(in, &report));
   if (!(report.step_seconds >= 0 && report.step_seconds <= kMaxStepSeconds)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load report: step_seconds is ", report.step_seconds, ", expected 0..", kMaxStepSeconds));
+    return InvalidInput("load report: step_seconds is ", report.step_seconds, ", expected 0..",
+                        kMaxStepSeconds);
   }
   if (report.last_step < report.first_step) {
-    return absl::InvalidArgumentError(absl::StrCat("load report covers steps ", report.first_step,
-                                                   "..", report.last_step,
-                                                   ", the last is below the first"));
+    return InvalidInput("load report covers steps ", report.first_step, "..", report.last_step,
+                        ", the last is below the first");
   }
   const CountShape shape{in.num_layers(), in.num_experts()};
   if (shape.num_layers == 0 || shape.num_experts == 0 ||
       uint64_t{shape.num_layers} * shape.num_experts > kMaxCells) {
-    return absl::InvalidArgumentError(absl::StrCat("load report is ", shape.num_layers,
-                                                   " layers x ", shape.num_experts,
-                                                   " experts, expected 1..", kMaxCells, " cells"));
+    return InvalidInput("load report is ", shape.num_layers, " layers x ", shape.num_experts,
+                        " experts, expected 1..", kMaxCells, " cells");
   }
   EPLB_RETURN_IF_ERROR(CheckSplit(report, shape.num_layers));
   EPLB_RETURN_IF_ERROR(TakeCounts("load report", shape, in, &report));

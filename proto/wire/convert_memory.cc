@@ -4,8 +4,7 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/fields.h"
@@ -89,9 +88,7 @@ absl::StatusOr<Scalar> GetField(const SettingRow& row, const v1::PolicySettings&
   EPLB_ASSIGN_OR_RETURN(const double number,
                         GetReal(field.name().c_str(), reflection.GetDouble(in, &field)));
   if (!std::holds_alternative<DurationRange>(row.range)) return number;
-  if (std::abs(number) > kMaxSettingSeconds) {
-    return absl::InvalidArgumentError(absl::StrCat(field.name(), " is out of range"));
-  }
+  if (std::abs(number) > kMaxSettingSeconds) return InvalidInput(field.name(), " is out of range");
   return absl::Seconds(number);
 }
 
@@ -124,11 +121,10 @@ absl::StatusOr<JobMemory> FromProto(const v1::JobMemory& in) {
   JobMemory memory;
   EPLB_RETURN_IF_ERROR(ReadFields(in, &memory));
   if (memory.gone.size() > kMaxEndedRuns) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("gone has ", memory.gone.size(), " runs, at most ", kMaxEndedRuns));
+    return InvalidInput("gone has ", memory.gone.size(), " runs, at most ", kMaxEndedRuns);
   }
   if (!ParseSpeeds(in.slow_gpus()).ok()) {
-    return absl::InvalidArgumentError("slow_gpus is not a list of GPUs and speeds");
+    return InvalidInput("slow_gpus is not a list of GPUs and speeds");
   }
   EPLB_ASSIGN_OR_RETURN(memory.settings, FromProto(in.settings()));
   return memory;
@@ -143,12 +139,9 @@ std::string MemoryBytes(const JobMemory& memory) {
 absl::StatusOr<JobMemory> MemoryFromBytes(const std::string& bytes) {
   v1::JobMemory message;
   if (bytes.size() > kMaxMemoryBytes) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("the memory has ", bytes.size(), " bytes, at most ", kMaxMemoryBytes));
+    return InvalidInput("the memory has ", bytes.size(), " bytes, at most ", kMaxMemoryBytes);
   }
-  if (!message.ParseFromString(bytes)) {
-    return absl::InvalidArgumentError("the memory is not one of a job");
-  }
+  if (!message.ParseFromString(bytes)) return InvalidInput("the memory is not one of a job");
   return FromProto(message);
 }
 

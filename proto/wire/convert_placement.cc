@@ -3,8 +3,7 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/fields.h"
@@ -101,25 +100,24 @@ absl::StatusOr<PlacementBody> FromProto(const v1::Placement& placement) {
   Stamp stamp;
   EPLB_RETURN_IF_ERROR(ReadFields(placement, &stamp, "placement."));
   if (placement.layers_size() != topology.num_layers()) {
-    return absl::InvalidArgumentError(absl::StrCat("placement has ", placement.layers_size(),
-                                                   " layers, its shape has ",
-                                                   topology.num_layers()));
+    return InvalidInput("placement has ", placement.layers_size(), " layers, its shape has ",
+                        topology.num_layers());
   }
   std::vector<LayerPlacement> layers;
   layers.reserve(static_cast<size_t>(placement.layers_size()));
   for (const v1::LayerPlacement& layer : placement.layers()) {
     // Before anything of the shape's size is allocated: a short message cannot ask for much memory.
     if (layer.physical_to_logical_map_size() != topology.num_slots()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "placement layer ", layer.layer(), " has ", layer.physical_to_logical_map_size(),
-          " slots, its shape has ", topology.num_slots()));
+      return InvalidInput("placement layer ", layer.layer(), " has ",
+                          layer.physical_to_logical_map_size(), " slots, its shape has ",
+                          topology.num_slots());
     }
     layers.push_back(FromProto(layer));
   }
   EPLB_ASSIGN_OR_RETURN(Placement value, Placement::Static(topology).WithLayers(layers));
   if (DigestOf(value) != stamp.digest) {
-    return absl::InvalidArgumentError(absl::StrCat("placement.digest is ", stamp.digest.Hex(),
-                                                   ", the maps give ", DigestOf(value).Hex()));
+    return InvalidInput("placement.digest is ", stamp.digest.Hex(), ", the maps give ",
+                        DigestOf(value).Hex());
   }
   return PlacementBody{stamp.version, stamp.digest, std::move(value)};
 }

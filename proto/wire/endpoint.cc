@@ -14,6 +14,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 
@@ -30,16 +31,15 @@ constexpr std::array kCauses = {EACCES, ECONNREFUSED, ECONNRESET,   EHOSTUNREACH
 
 absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
   if (endpoint.find(',') != std::string::npos) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "endpoint is \"", Clipped(endpoint, kMaxShownEndpoint), "\", a list, expected one of it"));
+    return InvalidInput("endpoint is \"", Clipped(endpoint, kMaxShownEndpoint),
+                        "\", a list, expected one of it");
   }
   if (absl::StartsWith(endpoint, "/")) return CheckEndpoint(absl::StrCat("unix:", endpoint));
   if (absl::StartsWith(endpoint, kUnix) && endpoint.size() > kUnix.size()) {
     const size_t length = endpoint.size() - kUnix.size();
     if (length <= kMaxUnixPath) return endpoint;
-    return absl::InvalidArgumentError(
-        absl::StrCat("endpoint is \"", Clipped(endpoint, kMaxShownEndpoint), "\", a path of ",
-                     length, " bytes, expected at most the ", kMaxUnixPath, " of a Unix socket"));
+    return InvalidInput("endpoint is \"", Clipped(endpoint, kMaxShownEndpoint), "\", a path of ",
+                        length, " bytes, expected at most the ", kMaxUnixPath, " of a Unix socket");
   }
   const size_t colon = endpoint.rfind(':');
   uint32_t port = 0;
@@ -49,9 +49,8 @@ absl::StatusOr<std::string> CheckEndpoint(const std::string& endpoint) {
   // A second colon is an IPv6 address, which needs brackets.
   const bool plain_host = has_port && (endpoint.find(':') == colon || endpoint[colon - 1] == ']');
   if (plain_host && endpoint.find_first_of(" /\t\n") == std::string::npos) return endpoint;
-  return absl::InvalidArgumentError(absl::StrCat("endpoint is \"",
-                                                 Clipped(endpoint, kMaxShownEndpoint),
-                                                 "\", expected HOST:PORT or unix:PATH"));
+  return InvalidInput("endpoint is \"", Clipped(endpoint, kMaxShownEndpoint),
+                      "\", expected HOST:PORT or unix:PATH");
 }
 
 absl::StatusOr<std::vector<std::string>> SplitEndpoints(const std::string& list) {
@@ -59,15 +58,15 @@ absl::StatusOr<std::vector<std::string>> SplitEndpoints(const std::string& list)
   for (const absl::string_view part : absl::StrSplit(list, ',')) {
     EPLB_ASSIGN_OR_RETURN(std::string endpoint,
                           CheckEndpoint(std::string(absl::StripAsciiWhitespace(part))));
-    if (std::find(endpoints.begin(), endpoints.end(), endpoint) != endpoints.end()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "endpoint is \"", Clipped(list, kMaxShownEndpoint), "\": ", endpoint, " stands twice"));
+    if (std::ranges::find(endpoints, endpoint) != endpoints.end()) {
+      return InvalidInput("endpoint is \"", Clipped(list, kMaxShownEndpoint), "\": ", endpoint,
+                          " stands twice");
     }
     endpoints.push_back(std::move(endpoint));
   }
   if (endpoints.size() <= kMaxEndpoints) return endpoints;
-  return absl::InvalidArgumentError(absl::StrCat("endpoint is a list of ", endpoints.size(),
-                                                 " daemons, expected at most ", kMaxEndpoints));
+  return InvalidInput("endpoint is a list of ", endpoints.size(), " daemons, expected at most ",
+                      kMaxEndpoints);
 }
 
 std::string SystemCause(std::string_view message) {

@@ -1,7 +1,6 @@
 // Addresses of daemons: their forms, and why one was not reached. The CLI and the client share the
 // messages.
-#ifndef EPLB_PROTO_WIRE_ENDPOINT_H_
-#define EPLB_PROTO_WIRE_ENDPOINT_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -29,5 +28,3 @@ std::string SystemCause(std::string_view message);
 std::string ConnectionCause(std::string_view message);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_ENDPOINT_H_

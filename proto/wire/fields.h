@@ -1,14 +1,11 @@
-// Copies a struct to and from the protobuf message that mirrors it, by one list of its fields. Only
-// the conversions in this folder use it.
-#ifndef EPLB_PROTO_WIRE_FIELDS_H_
-#define EPLB_PROTO_WIRE_FIELDS_H_
+// Copies a struct to and from the protobuf message that mirrors it, by one list of its fields.
+#pragma once
 
 #include <algorithm>
 #include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <optional>
 #include <string>
 #include <tuple>
 #include <type_traits>
@@ -18,9 +15,12 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/time/time.h"
 #include <google/protobuf/message.h>
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
+#include "base/text.h"
 #include "placement/digest.h"
 
 namespace eplb::wire {
@@ -36,22 +36,32 @@ struct Field {
   size_t most;  // bytes of a text, which is cut at either end
 };
 
-// Fields of a struct, a std::tuple of Field. The conversion of a message specialises it.
+// A field that is not set if the member is `none`.
+template <class Struct, class Value>
+struct SparseField : Field<Struct, Value> {
+  constexpr SparseField(const char* field, Value Struct::*place, Value value)
+      : Field<Struct, Value>(field, place), none(value) {}
+
+  Value none;
+};
+
+// Fields of a struct, a std::tuple of Field and SparseField. The conversion of a message
+// specialises it.
 template <class Struct>
 inline constexpr auto kFields = std::tuple<>{};
 
 // errors: InvalidArgument, beginning with `field`: above 2^63-1, above 2^31-1, not finite.
 inline absl::StatusOr<int64_t> GetCount(const std::string& field, uint64_t value) {
   if (value <= uint64_t{std::numeric_limits<int64_t>::max()}) return static_cast<int64_t>(value);
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", above 2^63-1"));
+  return InvalidInput(field, " is ", value, ", above 2^63-1");
 }
 inline absl::StatusOr<int32_t> GetSmall(const std::string& field, uint32_t value) {
   if (value <= uint32_t{std::numeric_limits<int32_t>::max()}) return static_cast<int32_t>(value);
-  return absl::InvalidArgumentError(absl::StrCat(field, " is ", value, ", above 2^31-1"));
+  return InvalidInput(field, " is ", value, ", above 2^31-1");
 }
 inline absl::StatusOr<double> GetReal(const std::string& field, double value) {
   if (std::isfinite(value)) return value;
-  return absl::InvalidArgumentError(absl::StrCat(field, " is not finite"));
+  return InvalidInput(field, " is not finite");
 }
 
 // errors: InvalidArgument, beginning with `field` and listing the values of the enumeration.
@@ -63,8 +73,7 @@ inline absl::StatusOr<int> KnownEnum(const std::string& field,
     if (type.value(i)->number() == number) return number;
     absl::StrAppend(&known, known.empty() ? "" : ", ", type.value(i)->name());
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", number, ", expected one of ", known));
+  return InvalidInput(field, " is ", number, ", expected one of ", known);
 }
 
 template <class T>
@@ -100,7 +109,9 @@ void PutField(const Value& value, const char* name, size_t most, google::protobu
   } else if constexpr (std::is_integral_v<Value>) {
     fields.SetUInt64(out, field, static_cast<uint64_t>(value));
   } else if constexpr (std::is_same_v<Value, double>) {
-    fields.SetDouble(out, field, value);
+    fields.SetDouble(out, field, FiniteOrZero(value));
+  } else if constexpr (std::is_same_v<Value, absl::Time>) {
+    fields.SetInt64(out, field, absl::ToUnixMicros(value));
   } else if constexpr (std::is_enum_v<Value>) {
     fields.SetEnumValue(out, field, static_cast<int>(value));
   } else if constexpr (std::is_same_v<Value, std::string>) {
@@ -143,6 +154,8 @@ absl::Status GetField(const google::protobuf::Message& in, const char* name,
     *value = fields.GetUInt64(in, field);
   } else if constexpr (std::is_same_v<Value, double>) {
     return Take(GetReal(place, fields.GetDouble(in, field)), value);
+  } else if constexpr (std::is_same_v<Value, absl::Time>) {
+    *value = absl::FromUnixMicros(fields.GetInt64(in, field));
   } else if constexpr (std::is_enum_v<Value>) {
     const absl::StatusOr<int> number =
         KnownEnum(place, *field->enum_type(), fields.GetEnumValue(in, field));
@@ -153,8 +166,7 @@ absl::Status GetField(const google::protobuf::Message& in, const char* name,
   } else if constexpr (std::is_same_v<Value, Digest>) {
     const std::string bytes = fields.GetString(in, field);
     if (bytes.size() != value->bytes.size()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(place, " has ", bytes.size(), " bytes, expected 32"));
+      return InvalidInput(place, " has ", bytes.size(), " bytes, expected 32");
     }
     std::copy(bytes.begin(), bytes.end(), value->bytes.begin());
   } else if constexpr (Repeated<Value>) {
@@ -181,27 +193,31 @@ absl::Status GetField(const google::protobuf::Message& in, const char* name,
 
 template <class Struct>
 void WriteFields(const Struct& value, google::protobuf::Message* out) {
-  std::apply(
-      [&](const auto&... field) {
-        (PutField(value.*field.member, field.name, field.most, out), ...);
-      },
-      kFields<Struct>);
+  const auto put = [&](const auto& field) {
+    if constexpr (requires { field.none; }) {
+      if (value.*field.member == field.none) return;
+    }
+    PutField(value.*field.member, field.name, field.most, out);
+  };
+  std::apply([&](const auto&... field) { (put(field), ...); }, kFields<Struct>);
 }
 
 template <class Struct>
 absl::Status ReadFields(const google::protobuf::Message& in, Struct* out,
                         const std::string& prefix) {
   absl::Status status;
-  std::apply(
-      [&](const auto&... field) {
-        (void)((status = GetField(in, field.name, prefix, field.most, &(out->*field.member)))
-                   .ok() &&
-               ...);
-      },
-      kFields<Struct>);
+  const auto get = [&](const auto& field) {
+    if constexpr (requires { field.none; }) {
+      out->*field.member = field.none;
+      if (!in.GetReflection()->HasField(in, in.GetDescriptor()->FindFieldByName(field.name))) {
+        return true;
+      }
+    }
+    status = GetField(in, field.name, prefix, field.most, &(out->*field.member));
+    return status.ok();
+  };
+  std::apply([&](const auto&... field) { (void)(get(field) && ...); }, kFields<Struct>);
   return status;
 }
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_FIELDS_H_

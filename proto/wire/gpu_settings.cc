@@ -7,6 +7,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/quantity.h"
 #include "base/status_macros.h"
@@ -20,8 +21,7 @@ constexpr size_t kMaxShown = 64;
 constexpr int32_t kMaxGpu = (1 << 20) - 1;  // largest GPU of a Topology
 
 absl::Status NotAList(std::string_view text, const std::string& expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat("\"", Clipped(std::string(text), kMaxShown), "\": expected ", expected));
+  return InvalidInput("\"", Clipped(std::string(text), kMaxShown), "\": expected ", expected);
 }
 
 // Splits a list. errors: InvalidArgument if it is too long.

@@ -1,6 +1,5 @@
 // Settings of a job that name GPUs of its EP group: their texts and ranges.
-#ifndef EPLB_PROTO_WIRE_GPU_SETTINGS_H_
-#define EPLB_PROTO_WIRE_GPU_SETTINGS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -45,5 +44,3 @@ inline constexpr TextRange kSpeedsRange{&CanonicalSpeeds, "none", &SpeedsExpecte
 inline constexpr TextRange kGpusRange{&CanonicalGpus, "none", &GpusExpected};
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_GPU_SETTINGS_H_

@@ -1,7 +1,5 @@
 #include "proto/wire/message_json.h"
 
-#include <utility>
-
 #include "absl/strings/ascii.h"
 #include "absl/strings/escaping.h"
 #include "absl/strings/str_cat.h"

@@ -1,6 +1,5 @@
 // The JSON of messages, one form for eplbctl -o json and for HTTP.
-#ifndef EPLB_PROTO_WIRE_MESSAGE_JSON_H_
-#define EPLB_PROTO_WIRE_MESSAGE_JSON_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -38,5 +37,3 @@ std::string EnumText(Enum value) {
 std::string TimeText(int64_t unix_micros);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_MESSAGE_JSON_H_

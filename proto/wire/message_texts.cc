@@ -1,6 +1,5 @@
 #include "proto/wire/message_texts.h"
 
-#include <string>
 #include <vector>
 
 namespace eplb::wire {

@@ -1,7 +1,6 @@
 // The texts of a message, made fit to be parsed and shown by whoever receives it. Protobuf sends
 // text that is not UTF-8, and then the receiver refuses the whole message.
-#ifndef EPLB_PROTO_WIRE_MESSAGE_TEXTS_H_
-#define EPLB_PROTO_WIRE_MESSAGE_TEXTS_H_
+#pragma once
 
 #include <cstddef>
 
@@ -16,5 +15,3 @@ namespace eplb::wire {
 void ClipTexts(google::protobuf::Message* message, size_t most = kMaxLongText);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_MESSAGE_TEXTS_H_

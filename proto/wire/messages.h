@@ -1,7 +1,6 @@
 // Messages between the daemon's core and a rank's member as plain values, without protobuf.
 // proto/eplb/v1/session.proto describes each field; names are the same.
-#ifndef EPLB_PROTO_WIRE_MESSAGES_H_
-#define EPLB_PROTO_WIRE_MESSAGES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -10,13 +9,11 @@
 #include <optional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <variant>
 #include <vector>
 
 #include "absl/status/statusor.h"
-#include "absl/time/time.h"
 
 #include "placement/digest.h"
 #include "placement/evaluate.h"
@@ -352,5 +349,3 @@ using DownMessage =
     std::variant<Welcome, Propose, Cancel, SetReportInterval, NeedPlacement, Drain, Keep>;
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_MESSAGES_H_

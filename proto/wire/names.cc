@@ -3,7 +3,8 @@
 #include <algorithm>
 
 #include "absl/strings/ascii.h"
-#include "absl/strings/str_cat.h"
+
+#include "base/errors.h"
 
 namespace eplb::wire {
 
@@ -14,11 +15,10 @@ absl::Status Check(std::string_view field, std::string_view name, size_t max_len
                    const char* alphabet, Predicate allowed) {
   const absl::string_view what(field.data(), field.size());
   if (name.empty() || name.size() > max_length) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(what, " has ", name.size(), " characters, expected 1..", max_length));
+    return InvalidInput(what, " has ", name.size(), " characters, expected 1..", max_length);
   }
-  if (!std::all_of(name.begin(), name.end(), allowed)) {
-    return absl::InvalidArgumentError(absl::StrCat(what, " has a character outside ", alphabet));
+  if (!std::ranges::all_of(name, allowed)) {
+    return InvalidInput(what, " has a character outside ", alphabet);
   }
   return absl::OkStatus();
 }

@@ -1,6 +1,5 @@
 // Names of jobs, runs and requests, which are checked before they are sent.
-#ifndef EPLB_PROTO_WIRE_NAMES_H_
-#define EPLB_PROTO_WIRE_NAMES_H_
+#pragma once
 
 #include <cstddef>
 #include <string_view>
@@ -21,5 +20,3 @@ absl::Status CheckPlainName(std::string_view field, std::string_view name,
 absl::Status CheckPrintableName(std::string_view field, std::string_view name);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_NAMES_H_

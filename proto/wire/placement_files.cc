@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
@@ -36,15 +37,13 @@ absl::StatusOr<LoggedPlacement> ParseLogLine(std::string_view text) {
   EPLB_ASSIGN_OR_RETURN(const std::string hex, wire::GetString(object, "digest"));
   EPLB_ASSIGN_OR_RETURN(const Digest digest, Digest::FromHex(hex));
   const wire::JsonValue* body = object.Find("placement");
-  if (body == nullptr) return absl::InvalidArgumentError("placement is missing");
+  if (body == nullptr) return InvalidInput("placement is missing");
   EPLB_ASSIGN_OR_RETURN(Placement placement, wire::PlacementFromJson(*body));
   if (step < 0 || version < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step ", step, " and version ", version, " must be >= 0"));
+    return InvalidInput("step ", step, " and version ", version, " must be >= 0");
   }
   if (const Digest own = DigestOf(placement); own != digest) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("digest is ", hex, ", that of its placement is ", own.Hex()));
+    return InvalidInput("digest is ", hex, ", that of its placement is ", own.Hex());
   }
   LoggedPlacement entry{.step = step,
                         .version = version,
@@ -59,12 +58,11 @@ absl::StatusOr<LoggedPlacement> ParseLogLine(std::string_view text) {
 
 absl::Status CheckRises(const LoggedPlacement& before, const LoggedPlacement& entry) {
   if (entry.step <= before.step) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("step ", entry.step, " is not above the step before, ", before.step));
+    return InvalidInput("step ", entry.step, " is not above the step before, ", before.step);
   }
   if (entry.version <= before.version) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "version ", entry.version, " is not above the version before, ", before.version));
+    return InvalidInput("version ", entry.version, " is not above the version before, ",
+                        before.version);
   }
   return absl::OkStatus();
 }

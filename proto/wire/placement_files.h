@@ -1,6 +1,5 @@
 // Placement files, and the placements.jsonl that a run writes.
-#ifndef EPLB_PROTO_WIRE_PLACEMENT_FILES_H_
-#define EPLB_PROTO_WIRE_PLACEMENT_FILES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -42,5 +41,3 @@ absl::StatusOr<std::vector<LoggedPlacement>> ReadPlacementsLog(const std::string
 std::string PlacementsLogLine(const LoggedPlacement& entry);
 
 }  // namespace eplb
-
-#endif  // EPLB_PROTO_WIRE_PLACEMENT_FILES_H_

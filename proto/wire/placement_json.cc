@@ -2,16 +2,15 @@
 #include "proto/wire/placement_json.h"
 
 #include <charconv>
-#include <cmath>
 #include <cstdint>
-#include <initializer_list>
-#include <limits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "proto/wire/placement_rules.h"
 
 #include <nlohmann/json.hpp>
 
@@ -20,7 +19,6 @@ namespace eplb::wire {
 namespace {
 
 constexpr std::string_view kFormat = "eplb.placement.v1";
-constexpr std::string_view kIndexRange = "-1..2^31-1";
 
 // Appends the fewest digits that are read back to the same bits.
 template <class Number>
@@ -70,217 +68,56 @@ void AppendNested(std::string& out, const IndexMatrix& matrix, int64_t inner) {
   out += ']';
 }
 
-std::string Text(std::string_view view) { return std::string(view); }
+// The rest of the reader is for an object that keeps all rules of placement_rules.h.
 
-absl::StatusOr<int32_t> GetCount(const JsonValue& object, std::string_view key) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t number, GetInteger(object, key));
-  if (number < 1 || number > std::numeric_limits<int32_t>::max()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(Text(key), " is ", number, ", expected 1..2^31-1"));
-  }
-  return static_cast<int32_t>(number);
+int32_t NumberOf(const JsonValue& object, std::string_view key) {
+  return static_cast<int32_t>(object.Find(key)->integer);
 }
 
-absl::StatusOr<Topology> ReadTopology(const JsonValue& object) {
-  TopologyOptions options;
-  EPLB_ASSIGN_OR_RETURN(options.num_layers, GetCount(object, "num_layers"));
-  EPLB_ASSIGN_OR_RETURN(options.num_experts, GetCount(object, "num_logical_experts"));
-  EPLB_ASSIGN_OR_RETURN(options.num_slots, GetCount(object, "num_slots"));
-  EPLB_ASSIGN_OR_RETURN(options.num_gpus, GetCount(object, "num_gpus"));
-  EPLB_ASSIGN_OR_RETURN(options.num_nodes, GetCount(object, "num_nodes"));
-  EPLB_ASSIGN_OR_RETURN(options.num_groups, GetCount(object, "num_groups"));
-  return Topology::Make(options);
+const JsonNumbers& NumbersOf(const JsonValue& object, std::string_view key) {
+  return object.Find(key)->numbers;
 }
 
-absl::Status CheckIndices(std::string_view key, const JsonNumbers& numbers) {
-  EPLB_RETURN_IF_ERROR(CheckIntegers(numbers, key, kIndexRange));
-  for (size_t i = 0; i < numbers.integers.size(); ++i) {
-    const int64_t number = numbers.integers[i];
-    if (number >= -1 && number <= std::numeric_limits<int32_t>::max()) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(Text(key), PlaceOf(numbers, static_cast<int64_t>(i)), " is ", number,
-                     ", expected ", Text(kIndexRange)));
-  }
-  return absl::OkStatus();
+absl::StatusOr<Topology> TopologyOf(const JsonValue& object) {
+  return Topology::Make({.num_layers = NumberOf(object, "num_layers"),
+                         .num_experts = NumberOf(object, "num_logical_experts"),
+                         .num_slots = NumberOf(object, "num_slots"),
+                         .num_gpus = NumberOf(object, "num_gpus"),
+                         .num_nodes = NumberOf(object, "num_nodes"),
+                         .num_groups = NumberOf(object, "num_groups")});
 }
 
-// Checks that each array at `depth` has `expected` entries.
-absl::Status CheckEntries(std::string_view key, const JsonNumbers& numbers, size_t depth,
-                          const std::pair<const char*, int64_t>& expected) {
-  const std::vector<int64_t>& entries = numbers.children[depth];
-  for (size_t i = 0; i < entries.size(); ++i) {
-    if (entries[i] == expected.second) continue;
-    const std::string where = depth == 0   ? ""
-                              : depth == 1 ? absl::StrCat(" layer ", i)
-                                           : absl::StrCat(" row ", i);
-    return absl::InvalidArgumentError(absl::StrCat(Text(key), where, " has ", entries[i],
-                                                   " entries, expected ", expected.second, " ",
-                                                   expected.first));
-  }
-  return absl::OkStatus();
-}
-
-using Axis = std::pair<const char*, int64_t>;  // "slots", and their number
-
-// Reads nested arrays whose sizes are `axes`. errors: InvalidArgument, naming the place.
-absl::StatusOr<const JsonNumbers*> ReadArrays(const JsonValue& object, std::string_view key,
-                                              std::initializer_list<Axis> axes) {
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, key, axes.size()));
-  for (size_t depth = 0; depth < axes.size(); ++depth) {
-    EPLB_RETURN_IF_ERROR(CheckEntries(key, *numbers, depth, axes.begin()[depth]));
-  }
-  return numbers;
-}
-
-absl::StatusOr<IndexMatrix> ReadMatrix(const JsonValue& object, std::string_view key,
-                                       int64_t num_layers, Axis columns) {
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers,
-                        ReadArrays(object, key, {{"layers", num_layers}, columns}));
-  EPLB_RETURN_IF_ERROR(CheckIndices(key, *numbers));
-  IndexMatrix matrix(num_layers, columns.second);
-  for (Eigen::Index i = 0; i < matrix.size(); ++i) {
-    matrix.data()[i] = static_cast<int32_t>(numbers->integers[static_cast<size_t>(i)]);
-  }
-  return matrix;
-}
-
-// [L][E][X] flat, and its X.
-struct ReplicaTable {
-  const JsonNumbers* numbers;
-  int64_t width;
-};
-
-absl::StatusOr<ReplicaTable> ReadReplicaTable(const JsonValue& object, const Topology& topology) {
-  constexpr std::string_view kKey = "logical_to_physical_map";
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, GetNumbers(object, kKey, 3));
-  const int64_t width = numbers->children[2].empty() ? 0 : numbers->children[2].front();
-  EPLB_RETURN_IF_ERROR(ReadArrays(object, kKey,
-                                  {{"layers", topology.num_layers()},
-                                   {"experts", topology.num_experts()},
-                                   {"replicas, as the first row", width}})
-                           .status());
-  EPLB_RETURN_IF_ERROR(CheckIndices(kKey, *numbers));
-  return ReplicaTable{numbers, width};
-}
-
-// Returns the rank of each slot among its expert's replicas, by the order of an expert's entries.
-// Checks only that indices are in range; FromSlotsAndRanks and CheckSameMaps find other errors.
-absl::StatusOr<IndexMatrix> RanksOf(const ReplicaTable& table, const Topology& topology) {
+// The rank of each slot among its expert's replicas, by the order of an expert's entries.
+IndexMatrix RanksOf(const JsonNumbers& table, const Topology& topology) {
   IndexMatrix ranks = IndexMatrix::Constant(topology.num_layers(), topology.num_slots(), -1);
-  size_t next = 0;
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
-      for (int64_t rank = 0; rank < table.width; ++rank) {
-        const int64_t slot = table.numbers->integers[next++];
-        if (slot >= topology.num_slots()) {
-          return absl::InvalidArgumentError(
-              absl::StrCat("logical_to_physical_map layer ", layer, " expert ", expert,
-                           " names slot ", slot, ", expected at most ", topology.num_slots() - 1));
-        }
-        if (slot >= 0) ranks(layer, slot) = static_cast<int32_t>(rank);
-      }
-    }
+  const int64_t width = table.children[2].front();
+  const int64_t row = topology.num_experts() * width;
+  for (size_t i = 0; i < table.integers.size(); ++i) {
+    const auto at = static_cast<int64_t>(i);
+    if (table.integers[i] < 0) continue;
+    ranks(at / row, table.integers[i]) = static_cast<int32_t>(at % width);
   }
   return ranks;
 }
 
-absl::Status CheckSameMaps(const Placement& placement, const ReplicaTable& table,
-                           const IndexMatrix& counts) {
-  const IndexMatrix replicas = placement.logical_to_physical_map();
-  if (table.width != placement.max_replicas()) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "logical_to_physical_map has ", table.width,
-        " entries an expert, the largest replica count is ", placement.max_replicas()));
-  }
-  for (Eigen::Index i = 0; i < replicas.size(); ++i) {
-    const int64_t given = table.numbers->integers[static_cast<size_t>(i)];
-    if (given == replicas.data()[i]) continue;
-    const Eigen::Index column = i % replicas.cols();
-    return absl::InvalidArgumentError(
-        absl::StrCat("logical_to_physical_map layer ", i / replicas.cols(), " expert ",
-                     column / table.width, " replica ", column % table.width, " is ", given,
-                     ", physical_to_logical_map has ", replicas.data()[i]));
-  }
-  for (Eigen::Index i = 0; i < counts.size(); ++i) {
-    const int32_t expected = placement.logical_replica_count().data()[i];
-    if (counts.data()[i] == expected) continue;
-    return absl::InvalidArgumentError(absl::StrCat(
-        "logical_replica_count layer ", i / counts.cols(), " expert ", i % counts.cols(), " is ",
-        counts.data()[i], ", physical_to_logical_map holds it in ", expected, " slots"));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckSlotsPerGpu(const JsonValue& object, const Topology& topology) {
-  constexpr std::string_view kKey = "slots_per_gpu";
-  if (object.Find(kKey) == nullptr) {
-    if (topology.equal_slots_per_gpu()) return absl::OkStatus();
-    return absl::InvalidArgumentError(
-        absl::StrCat("slots_per_gpu is missing, and ", topology.num_slots(),
-                     " slots are not a multiple of ", topology.num_gpus(), " GPUs"));
-  }
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers,
-                        ReadArrays(object, kKey, {{"GPUs", topology.num_gpus()}}));
-  EPLB_RETURN_IF_ERROR(CheckIndices(kKey, *numbers));
-  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    const int64_t given = numbers->integers[static_cast<size_t>(gpu)];
-    if (given == topology.SlotsOf(GpuId{gpu})) continue;
-    return absl::InvalidArgumentError(absl::StrCat("slots_per_gpu of GPU ", gpu, " is ", given,
-                                                   ", expected ", topology.SlotsOf(GpuId{gpu})));
-  }
-  return absl::OkStatus();
-}
-
-absl::Status CheckShares(const RealMatrix& shares, const Placement& placement) {
-  const int32_t num_experts = placement.topology().num_experts();
-  std::vector<double> sums;
-  for (Eigen::Index layer = 0; layer < shares.rows(); ++layer) {
-    sums.assign(static_cast<size_t>(num_experts), 0.0);
-    for (Eigen::Index slot = 0; slot < shares.cols(); ++slot) {
-      const int32_t expert = placement.physical_to_logical_map()(layer, slot);
-      const double share = shares(layer, slot);
-      const double most = expert < 0 ? 0 : 1;
-      if (!(share >= 0 && share <= most)) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("replica_share layer ", layer, " slot ", slot, " is ", share,
-                         ", expected 0", expert < 0 ? ": it holds no expert" : "..1"));
-      }
-      if (expert >= 0) sums[static_cast<size_t>(expert)] += share;
-    }
-    for (int32_t expert = 0; expert < num_experts; ++expert) {
-      const double sum = sums[static_cast<size_t>(expert)];
-      if (std::abs(sum - 1) <= kShareTolerance) continue;
-      return absl::InvalidArgumentError(absl::StrCat("replica_share layer ", layer,
-                                                     ": the shares of expert ", expert, " sum to ",
-                                                     sum, ", expected 1"));
-    }
-  }
-  return absl::OkStatus();
-}
-
-absl::StatusOr<std::optional<RealMatrix>> ReadShares(const JsonValue& object,
-                                                     const Placement& placement) {
-  constexpr std::string_view kKey = "replica_share";
-  if (object.Find(kKey) == nullptr) return std::nullopt;
-  const Topology& topology = placement.topology();
-  EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, ReadArrays(object, kKey,
-                                                               {{"layers", topology.num_layers()},
-                                                                {"slots", topology.num_slots()}}));
-  RealMatrix shares(topology.num_layers(), topology.num_slots());
-  for (Eigen::Index i = 0; i < shares.size(); ++i) {
+// A matrix [L, S] of the file.
+template <class Matrix>
+Matrix MatrixOf(const JsonNumbers& numbers, const Topology& topology) {
+  Matrix matrix(topology.num_layers(), topology.num_slots());
+  for (Eigen::Index i = 0; i < matrix.size(); ++i) {
     const auto at = static_cast<size_t>(i);
-    shares.data()[i] =
-        numbers->all_integers() ? static_cast<double>(numbers->integers[at]) : numbers->reals[at];
+    matrix.data()[i] = numbers.all_integers()
+                           ? static_cast<typename Matrix::Scalar>(numbers.integers[at])
+                           : static_cast<typename Matrix::Scalar>(numbers.reals[at]);
   }
-  EPLB_RETURN_IF_ERROR(CheckShares(shares, placement));
-  return std::optional<RealMatrix>(std::move(shares));
+  return matrix;
 }
 
 }  // namespace
 
 std::string PlacementToJson(const Placement& placement, const RealMatrix* replica_share) {
   const Topology& topology = placement.topology();
-  std::string out = absl::StrCat("{\"format\":\"", Text(kFormat), "\"");
+  std::string out = absl::StrCat("{\"format\":\"", std::string(kFormat), "\"");
   const std::pair<std::string_view, int32_t> shape[] = {
       {"num_layers", topology.num_layers()}, {"num_logical_experts", topology.num_experts()},
       {"num_slots", topology.num_slots()},   {"num_gpus", topology.num_gpus()},
@@ -338,26 +175,23 @@ absl::StatusOr<PlacementWithShares> PlacementWithSharesFromJson(std::string_view
 
 absl::StatusOr<PlacementWithShares> PlacementWithSharesFromJson(const JsonValue& object) {
   if (!object.is_object()) {
-    return absl::InvalidArgumentError("expected a JSON object of format eplb.placement.v1");
+    return InvalidInput("expected a JSON object of format eplb.placement.v1");
   }
   EPLB_ASSIGN_OR_RETURN(const std::string format, GetString(object, "format"));
   if (format != kFormat) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("format is ", JsonQuote(format), ", expected \"", Text(kFormat), "\""));
+    return InvalidInput("format is ", JsonQuote(format), ", expected \"", std::string(kFormat),
+                        "\"");
   }
-  EPLB_ASSIGN_OR_RETURN(const Topology topology, ReadTopology(object));
-  EPLB_RETURN_IF_ERROR(CheckSlotsPerGpu(object, topology));
-  EPLB_ASSIGN_OR_RETURN(const IndexMatrix slots,
-                        ReadMatrix(object, "physical_to_logical_map", topology.num_layers(),
-                                   {"slots", topology.num_slots()}));
-  EPLB_ASSIGN_OR_RETURN(const IndexMatrix counts,
-                        ReadMatrix(object, "logical_replica_count", topology.num_layers(),
-                                   {"experts", topology.num_experts()}));
-  EPLB_ASSIGN_OR_RETURN(const ReplicaTable table, ReadReplicaTable(object, topology));
-  EPLB_ASSIGN_OR_RETURN(const IndexMatrix ranks, RanksOf(table, topology));
+  const Findings findings = CheckPlacement(object);
+  if (!findings.broken.empty()) return InvalidInput(findings.broken.front());
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, TopologyOf(object));
+  const auto slots = MatrixOf<IndexMatrix>(NumbersOf(object, "physical_to_logical_map"), topology);
+  const IndexMatrix ranks = RanksOf(NumbersOf(object, "logical_to_physical_map"), topology);
   EPLB_ASSIGN_OR_RETURN(Placement placement, Placement::FromSlotsAndRanks(topology, slots, ranks));
-  EPLB_RETURN_IF_ERROR(CheckSameMaps(placement, table, counts));
-  EPLB_ASSIGN_OR_RETURN(std::optional<RealMatrix> shares, ReadShares(object, placement));
+  std::optional<RealMatrix> shares;
+  if (object.Find("replica_share") != nullptr) {
+    shares = MatrixOf<RealMatrix>(NumbersOf(object, "replica_share"), topology);
+  }
   return PlacementWithShares{std::move(placement), std::move(shares)};
 }
 

@@ -1,13 +1,10 @@
 // The JSON form of a placement, "eplb.placement.v1", which files, placements.jsonl and the daemon's
 // HTTP API share.
-#ifndef EPLB_PROTO_WIRE_PLACEMENT_JSON_H_
-#define EPLB_PROTO_WIRE_PLACEMENT_JSON_H_
+#pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -20,9 +17,6 @@
 namespace eplb::wire {
 
 struct JsonValue;
-
-// Largest distance from 1 of an expert's summed shares, because other writers round the digits.
-inline constexpr double kShareTolerance = 1e-6;
 
 // A placement and, if the writer gave them, the shares of an expert's tokens among its replicas.
 struct PlacementWithShares {
@@ -55,5 +49,3 @@ absl::StatusOr<Placement> PlacementFromJson(std::string_view text);
 absl::StatusOr<Placement> PlacementFromJson(const JsonValue& object);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_PLACEMENT_JSON_H_

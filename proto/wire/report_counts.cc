@@ -83,7 +83,7 @@ bool HasTokens(const LoadReport& report, int32_t layer) {
   const size_t bytes = static_cast<size_t>(report.packed.num_experts) * sizeof(uint32_t);
   const std::string_view row(report.packed.cells.data() + static_cast<size_t>(layer) * bytes,
                              bytes);
-  return std::any_of(row.begin(), row.end(), [](char byte) { return byte != 0; });
+  return std::ranges::any_of(row, [](char byte) { return byte != 0; });
 }
 
 LoadMatrix CountsOf(const LoadReport& report) { return Unpacked(report); }

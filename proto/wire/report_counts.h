@@ -1,6 +1,5 @@
 // The counts of a load report and of its parts, whichever form they have.
-#ifndef EPLB_PROTO_WIRE_REPORT_COUNTS_H_
-#define EPLB_PROTO_WIRE_REPORT_COUNTS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -34,5 +33,3 @@ bool AddCounts(const LoadReport& report, LoadMatrix* sum);
 bool AddCounts(const LoadPart& part, LoadMatrix* sum);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_REPORT_COUNTS_H_

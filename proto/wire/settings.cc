@@ -2,17 +2,15 @@
 #include "proto/wire/settings.h"
 
 #include <algorithm>
-#include <iterator>
 #include <limits>
 #include <type_traits>
-#include <utility>
-#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 
 namespace eplb::wire {
@@ -66,16 +64,15 @@ constexpr Word<SpeedMode> kSpeedModes[] = {
 
 template <class Value, size_t kCount>
 std::string_view WordOf(const Word<Value> (&words)[kCount], const Value& value) {
-  const auto found = std::find_if(std::begin(words), std::end(words),
-                                  [&value](const auto& one) { return one.value == value; });
+  const auto found =
+      std::ranges::find_if(words, [&value](const auto& one) { return one.value == value; });
   return found->word;  // the table has every value
 }
 // REQUIRES: one of the words.
 template <class Value, size_t kCount>
 Value ValueOf(const Word<Value> (&words)[kCount], const Scalar& word) {
-  const auto found = std::find_if(std::begin(words), std::end(words), [&word](const auto& one) {
-    return one.word == std::get<std::string>(word);
-  });
+  const auto found = std::ranges::find_if(
+      words, [&word](const auto& one) { return one.word == std::get<std::string>(word); });
   return found->value;
 }
 
@@ -94,8 +91,7 @@ constexpr SettingRow kRows[] = {
      &Set<&S::every_steps>, &GetGiven<&P::every_steps>, &SetGiven<&P::every_steps>},
     {"min_gain", "policy", "min_gain", NumberRange{0, 1},
      "Least fall of the summed peak GPU load, on the steps that are decided on, that a new "
-     "placement "
-     "must bring, as a fraction.",
+     "placement must bring, as a fraction.",
      &Get<&S::min_gain>, &Set<&S::min_gain>, &GetGiven<&P::min_gain>, &SetGiven<&P::min_gain>},
     {"horizon_steps", "policy", "horizon_steps", IntegerRange{1, kMaxSteps},
      "With prices: most steps over which the saving of a new placement is counted.",
@@ -108,8 +104,8 @@ constexpr SettingRow kRows[] = {
      &GetGiven<&P::freeze_steps>, &SetGiven<&P::freeze_steps>},
     {"max_pause", "migration", "max_pause_seconds",
      DurationRange{absl::Milliseconds(1), absl::Hours(1), "200ms"},
-     "Longest predicted pause of a switch. Longer ones take fewer layers or parts of "
-     "a layer; a layer whose smallest part exceeds it stays.",
+     "Longest predicted pause of a switch. Longer ones take fewer layers or parts of a layer; a "
+     "layer whose smallest part exceeds it stays.",
      &Get<&S::max_pause>, &Set<&S::max_pause>, &GetGiven<&P::max_pause>, &SetGiven<&P::max_pause>},
     {"layers_per_chunk", "migration", "layers_per_chunk", IntegerRange{1, 1 << 20},
      "Most layers that one boundary of the training switches together.", &Get<&S::layers_per_chunk>,
@@ -167,8 +163,7 @@ absl::StatusOr<StepRange> ParseSteps(std::string_view text) {
       ReadStep(text.substr(colon + 1), &steps.last) && steps.last >= steps.first) {
     return steps;
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat(Shown(std::string(text)), ": expected ", StepsExpected()));
+  return InvalidInput(Shown(std::string(text)), ": expected ", StepsExpected());
 }
 
 std::string StepsText(const StepRange& steps) {
@@ -183,7 +178,7 @@ std::optional<Scalar> PolicyRange::Read(const WrittenValue& written) const {
 bool PolicyRange::Holds(const Scalar& value) const {
   const auto* text = std::get_if<std::string>(&value);
   const std::vector<std::string_view> names = PolicyNames();
-  return text != nullptr && std::find(names.begin(), names.end(), *text) != names.end();
+  return text != nullptr && std::ranges::find(names, *text) != names.end();
 }
 
 std::string PolicyRange::Expected() const {
@@ -242,8 +237,8 @@ absl::Status CheckPatch(const SettingsPatch& patch) {
   for (const SettingRow& row : kRows) {
     const std::optional<Scalar> value = row.get_given(patch);
     if (!value || row.Holds(*value)) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(std::string(row.name), " is ", Shown(*value), ", expected ", row.Expected()));
+    return InvalidInput(std::string(row.name), " is ", Shown(*value), ", expected ",
+                        row.Expected());
   }
   return absl::OkStatus();
 }

@@ -1,8 +1,7 @@
 // Settings of a job, and one row for each. Configuration, `eplbctl set policy`, protobuf, JSON and
 // texts follow the rows. A new setting is a field of v1.PolicySettings, a member of the two structs
 // here, and a row.
-#ifndef EPLB_PROTO_WIRE_SETTINGS_H_
-#define EPLB_PROTO_WIRE_SETTINGS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -127,5 +126,3 @@ std::string PatchText(const SettingsPatch& patch);
 std::string SettingsText(const Settings& settings, const SettingsPatch& patch);
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_SETTINGS_H_

@@ -1,7 +1,6 @@
 // gRPC's codes are Abseil's numbers. A message travels in the trailers, whose size is limited: a
 // longer one would arrive as another error.
-#ifndef EPLB_PROTO_WIRE_STATUS_H_
-#define EPLB_PROTO_WIRE_STATUS_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -63,5 +62,3 @@ inline std::string TroubleIn(const absl::Status& status) {
 }
 
 }  // namespace eplb::wire
-
-#endif  // EPLB_PROTO_WIRE_STATUS_H_

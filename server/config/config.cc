@@ -8,6 +8,7 @@
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
@@ -23,7 +24,7 @@ constexpr std::string_view kPrefix = "EPLB_";
 constexpr char kCommandLine[] = "command line";
 
 absl::Status At(const std::string& source, const absl::Status& status) {
-  return absl::InvalidArgumentError(absl::StrCat(source, ": ", status.message()));
+  return InvalidInput(source, ": ", status.message());
 }
 
 // Variables of our clients that begin as one of ours.
@@ -32,7 +33,7 @@ constexpr std::string_view kOfClients[] = {"EPLB_CONTEXT",        "EPLB_DISABLE"
                                            "EPLB_TLS_SERVER_NAME"};
 
 bool IsOfClients(std::string_view variable) {
-  return std::find(std::begin(kOfClients), std::end(kOfClients), variable) != std::end(kOfClients);
+  return std::ranges::find(kOfClients, variable) != std::end(kOfClients);
 }
 
 // The names, such as EPLB_HTTP, under which Kubernetes tells each container of a namespace about
@@ -50,7 +51,7 @@ std::vector<std::string> ServicesOf(const Variables& environment) {
 // True for what Kubernetes sets for one of these services: _SERVICE_HOST, _SERVICE_PORT,
 // _SERVICE_PORT_GRPC, _PORT, _PORT_80_TCP, _PORT_80_TCP_ADDR and so on.
 bool IsOfService(std::string_view variable, const std::vector<std::string>& services) {
-  return std::any_of(services.begin(), services.end(), [variable](std::string_view service) {
+  return std::ranges::any_of(services, [variable](std::string_view service) {
     if (!variable.starts_with(service)) return false;
     const std::string_view rest = variable.substr(service.size());
     return rest == "_SERVICE_HOST" || rest == "_SERVICE_PORT" || rest == "_PORT" ||
@@ -61,7 +62,7 @@ bool IsOfService(std::string_view variable, const std::vector<std::string>& serv
 // True when the variable's name begins with that of a table, e.g. EPLB_POLICY_.
 bool HasKnownTable(std::string_view variable) {
   const std::span<const ConfigKey> keys = ConfigKeys();
-  return std::any_of(keys.begin(), keys.end(), [variable](const ConfigKey& key) {
+  return std::ranges::any_of(keys, [variable](const ConfigKey& key) {
     return variable.starts_with(VariableOf(absl::StrCat(std::string(key.table()), ".")));
   });
 }
@@ -94,9 +95,9 @@ std::string FirstFolder(const std::string& folders) { return folders.substr(0, f
 absl::Status CheckUnixSocket(const DaemonConfig& config) {
   const bool asked = config.unix_socket != kAutoSocket && config.unix_socket != kNoSocket;
   if (!asked || !config.grpc.is_unix()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("listen.unix = ", config.unix_socket, ": listen.grpc is a Unix socket already, ",
-                   config.grpc.Text(), ", expected \"auto\" or \"none\""));
+  return InvalidInput("listen.unix = ", config.unix_socket,
+                      ": listen.grpc is a Unix socket already, ", config.grpc.Text(),
+                      ", expected \"auto\" or \"none\"");
 }
 
 absl::Status CheckEtcdTls(const EtcdOptions& etcd) {
@@ -105,7 +106,7 @@ absl::Status CheckEtcdTls(const EtcdOptions& etcd) {
       {"tls_ca", &etcd.tls.ca}, {"tls_cert", &etcd.tls.cert}, {"tls_key", &etcd.tls.key}};
   for (const auto& [name, path] : files) {
     if (path->empty() != endpoints.https) continue;
-    return absl::InvalidArgumentError(
+    return InvalidInput(
         endpoints.https
             ? absl::StrCat("store.etcd.", name, " is not set, and store.etcd.endpoints are https")
             : absl::StrCat("store.etcd.", name, " is set, and store.etcd.endpoints are not https"));
@@ -131,26 +132,25 @@ absl::Status CheckEtcd(const DaemonConfig& config) {
   if (config.store_backend != kEtcdBackend) return absl::OkStatus();
   const std::string prefix = config.etcd.prefix;
   if (config.etcd.endpoints.empty()) {
-    return absl::InvalidArgumentError(
+    return InvalidInput(
         "store.backend = etcd: store.etcd.endpoints is not set, expected the members of etcd");
   }
   if (!config.store_path.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat("store.path = ", config.store_path,
-                                                   ": store.backend is etcd, which has no path"));
+    return InvalidInput("store.path = ", config.store_path,
+                        ": store.backend is etcd, which has no path");
   }
   if (prefix.front() != '/' || prefix.back() == '/') {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "store.etcd.prefix = ", prefix, ": expected a / at its begin and none at its end"));
+    return InvalidInput("store.etcd.prefix = ", prefix,
+                        ": expected a / at its begin and none at its end");
   }
   if (config.grpc.is_unix()) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidInput(
         "listen.grpc = ", config.grpc.Text(),
-        ": store.backend is etcd, so ranks of other machines connect; expected ADDR:PORT"));
+        ": store.backend is etcd, so ranks of other machines connect; expected ADDR:PORT");
   }
   if (config.advertise.empty() && NamesNoHost(config.grpc)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("listen.advertise is not set, and listen.grpc = ", config.grpc.Text(),
-                     " names no host that ranks could connect to"));
+    return InvalidInput("listen.advertise is not set, and listen.grpc = ", config.grpc.Text(),
+                        " names no host that ranks could connect to");
   }
   return CheckEtcdTls(config.etcd);
 }
@@ -160,14 +160,13 @@ absl::Status CheckTls(const TlsOptions& tls) {
   const std::pair<const char*, const std::string*> files[] = {
       {"tls.cert", &tls.cert}, {"tls.key", &tls.key}, {"tls.ca", &tls.ca}};
   const auto is_set = [](const auto& file) { return !file.second->empty(); };
-  const auto set = std::find_if(std::begin(files), std::end(files), is_set);
-  const auto missing = std::find_if_not(std::begin(files), std::end(files), is_set);
+  const auto set = std::ranges::find_if(files, is_set);
+  const auto missing = std::ranges::find_if_not(files, is_set);
   if (set != std::end(files) && missing != std::end(files)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(set->first, " is set and ", missing->first, " is not; TLS needs all three"));
+    return InvalidInput(set->first, " is set and ", missing->first, " is not; TLS needs all three");
   }
   if (set == std::end(files) && !tls.identities.empty()) {
-    return absl::InvalidArgumentError("tls.identity has rules, and tls.cert is not set");
+    return InvalidInput("tls.identity has rules, and tls.cert is not set");
   }
   return absl::OkStatus();
 }
@@ -252,7 +251,7 @@ absl::StatusOr<std::string> DefaultStorePath(const Variables& environment) {
   if (!state_home.empty()) return state_home + "/eplb/eplbd.db";
   const std::string home = ValueOf(environment, "HOME");
   if (!home.empty()) return home + "/.local/state/eplb/eplbd.db";
-  return absl::FailedPreconditionError(
+  return FailedPrecondition(
       "no place for the store: none of STATE_DIRECTORY, XDG_STATE_HOME and HOME is set, give "
       "--store PATH or --store memory");
 }

@@ -1,6 +1,5 @@
 // The configuration of eplbd: defaults < TOML file < EPLB_* environment < flags.
-#ifndef EPLB_SERVER_CONFIG_CONFIG_H_
-#define EPLB_SERVER_CONFIG_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -128,5 +127,3 @@ absl::StatusOr<std::string> DefaultStorePath(const Variables& environment);
 std::vector<std::string> DefaultUnixSockets(const Variables& environment);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_CONFIG_CONFIG_H_

@@ -1,8 +1,5 @@
 #include "server/config/config_help.h"
 
-#include <string_view>
-#include <vector>
-
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -91,15 +88,14 @@ std::string ConfigHelp() {
 
 std::string ManualPage(const std::string& version,
                        const std::vector<std::pair<std::string, std::string>>& flags) {
-  std::string text = absl::StrCat(
-      ".TH EPLBD 8 \"\" \"", version, "\" \"Expert-parallel load balancer\"\n",
-      ".SH NAME\neplbd \\- decides where the experts of training jobs run\n",
-      ".SH SYNOPSIS\n.B eplbd\n.RI [ FLAG ...]\n.SH DESCRIPTION\n",
-      "Serves ranks and eplbctl(1) by gRPC and answers /metrics, /livez, /readyz and /api/v1 by "
-      "HTTP. The first line on stdout is {\"event\":\"listening\",..}; the log goes to stderr. "
-      "SIGTERM "
-      "drains.\n",
-      ".SH OPTIONS\n");
+  std::string text =
+      absl::StrCat(".TH EPLBD 8 \"\" \"", version, "\" \"Expert-parallel load balancer\"\n",
+                   ".SH NAME\neplbd \\- decides where the experts of training jobs run\n",
+                   ".SH SYNOPSIS\n.B eplbd\n.RI [ FLAG ...]\n.SH DESCRIPTION\n",
+                   "Serves ranks and eplbctl(1) by gRPC and answers /metrics, /livez, /readyz and "
+                   "/api/v1 by HTTP. The first line on stdout is {\"event\":\"listening\",..}; the "
+                   "log goes to stderr. SIGTERM drains.\n",
+                   ".SH OPTIONS\n");
   for (const auto& [flag, help] : flags) text += Entry(flag, help);
   absl::StrAppend(&text, ".SH CONFIGURATION\n", Roff(kSources));
   for (const ConfigKey& key : ConfigKeys()) {

@@ -1,6 +1,5 @@
 // Help about the configuration, from the table by which eplbd reads it.
-#ifndef EPLB_SERVER_CONFIG_CONFIG_HELP_H_
-#define EPLB_SERVER_CONFIG_CONFIG_HELP_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -17,5 +16,3 @@ std::string ManualPage(const std::string& version,
                        const std::vector<std::pair<std::string, std::string>>& flags);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_CONFIG_CONFIG_HELP_H_

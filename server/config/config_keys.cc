@@ -12,6 +12,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/time/time.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
@@ -198,8 +199,7 @@ Keys EtcdKeys() {
   return {
       Key("store.backend", WordRange{kSqliteBackend, kMemoryBackend, kEtcdBackend},
           "Place of terms, placements, decisions and the audit log: a file, memory, or an etcd "
-          "that "
-          "several daemons share, of which one leads.",
+          "that several daemons share, of which one leads.",
           &DaemonConfig::store_backend),
       Key("store.etcd.endpoints", EtcdEndpointsRange{},
           "Members of the etcd that the daemons share. If one does not answer, a daemon asks the "
@@ -209,12 +209,12 @@ Keys EtcdKeys() {
           "Begin of the keys of these daemons. Daemons with another prefix are independent.",
           &EtcdOptions::prefix),
       Key("store.etcd.lease_seconds", IntegerRange{2, 60},
-          "Seconds after which another daemon may lead if the leader does not renew its lease; "
-          "it stops proposing after two thirds. While etcd is slow at least 10 calls, up to 60 s.",
+          "Seconds after which another daemon may lead if the leader does not renew its lease; it "
+          "stops proposing after two thirds. While etcd is slow at least 10 calls, up to 60 s.",
           &EtcdOptions::lease_seconds),
       Key("store.etcd.timeout", DurationRange{absl::Milliseconds(50), absl::Seconds(10), "1s"},
-          "Longest wait for an answer of one member of etcd before the next one is asked. Up "
-          "to 8 times as long while etcd is slow.",
+          "Longest wait for an answer of one member of etcd before the next one is asked. Up to 8 "
+          "times as long while etcd is slow.",
           &EtcdOptions::timeout),
       Key("store.etcd.tls_ca", kPemFile, "CA certificates that sign the members' certificates.",
           &wire::TlsFiles::ca),
@@ -327,8 +327,8 @@ Keys TrafficLimitKeys() {
           "dropped first, their figures stay.",
           &DaemonLimits::max_past_loads_mib),
       Key("limits.messages_per_second", IntegerRange{1, 1000000},
-          "Most messages per second from one rank on average; a burst may hold the messages of "
-          "20 s.",
+          "Most messages per second from one rank on average; a burst may hold the messages of 20 "
+          "s.",
           &DaemonLimits::messages_per_second),
       Key("limits.max_all_gather_mib", IntegerRange{1, 65536},
           "Most MiB of the bytes that starting ranks all-gather, all jobs together.",
@@ -374,27 +374,24 @@ const ConfigKey* FindKey(std::string_view name) {
 absl::Status UnknownKey(std::string_view name) {
   std::vector<std::string> known;
   for (const ConfigKey& key : ConfigKeys()) known.push_back(key.name);
-  return absl::InvalidArgumentError(
-      absl::StrCat(Clipped(name), ": unknown key", Suggestion(name, known)));
+  return InvalidInput(Clipped(name), ": unknown key", Suggestion(name, known));
 }
 
 absl::Status Unexpected(std::string_view name, const WrittenValue& value,
                         const std::string& expected) {
-  return absl::InvalidArgumentError(
-      absl::StrCat(Clipped(name), " = ", Clipped(value.text), ": expected ", expected));
+  return InvalidInput(Clipped(name), " = ", Clipped(value.text), ": expected ", expected);
 }
 
 absl::Status SetJobKey(std::string_view name, const WrittenValue& value, DaemonConfig* config) {
   const size_t dot = name.rfind('.');
   const std::string_view own = name.substr(dot + 1);
   const std::span<const wire::SettingRow> rows = wire::SettingRows();
-  const auto row = std::find_if(rows.begin(), rows.end(),
-                                [own](const wire::SettingRow& one) { return one.name == own; });
+  const auto row =
+      std::ranges::find_if(rows, [own](const wire::SettingRow& one) { return one.name == own; });
   if (dot <= kJobs.size() || row == rows.end()) {
     std::string known;
     for (const wire::SettingRow& one : rows) absl::StrAppend(&known, " ", std::string(one.name));
-    return absl::InvalidArgumentError(
-        absl::StrCat(Clipped(name), ": expected jobs.NAME.KEY with KEY one of", known));
+    return InvalidInput(Clipped(name), ": expected jobs.NAME.KEY with KEY one of", known);
   }
   const std::string job(name.substr(kJobs.size(), dot - kJobs.size()));
   EPLB_RETURN_IF_ERROR(CheckJobName(job));
@@ -444,9 +441,8 @@ std::string VariableOf(std::string_view key) {
 
 absl::Status CheckJobName(std::string_view name) {
   if (wire::CheckPlainName("job", name).ok()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("jobs.\"", Clipped(name), "\": expected a job's name, 1..", wire::kMaxNameLength,
-                   " letters, digits, '.', '_' and '-'"));
+  return InvalidInput("jobs.\"", Clipped(name), "\": expected a job's name, 1..",
+                      wire::kMaxNameLength, " letters, digits, '.', '_' and '-'");
 }
 
 }  // namespace eplb

@@ -1,7 +1,6 @@
 // The table of the configuration: one row for each key. eplbd reads, prints, checks and explains
 // its configuration by these rows alone. The rows of a job's settings are made from SettingRows().
-#ifndef EPLB_SERVER_CONFIG_CONFIG_KEYS_H_
-#define EPLB_SERVER_CONFIG_CONFIG_KEYS_H_
+#pragma once
 
 #include <functional>
 #include <optional>
@@ -64,5 +63,3 @@ std::string VariableOf(std::string_view key);
 absl::Status CheckJobName(std::string_view name);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_CONFIG_CONFIG_KEYS_H_

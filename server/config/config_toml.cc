@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/json_value.h"
@@ -61,8 +62,7 @@ absl::Status CheckTable(std::string_view name) {
   }
   if (tables.contains(std::string(name))) return absl::OkStatus();
   const std::vector<std::string> known(tables.begin(), tables.end());
-  return absl::InvalidArgumentError(
-      absl::StrCat(Clipped(name), ": unknown table", Suggestion(name, known)));
+  return InvalidInput(Clipped(name), ": unknown table", Suggestion(name, known));
 }
 
 std::string Place(const std::string& file, const toml::node& node) {
@@ -71,7 +71,7 @@ std::string Place(const std::string& file, const toml::node& node) {
 
 absl::Status At(const std::string& file, const toml::node& node, const absl::Status& status) {
   if (status.ok()) return status;
-  return absl::InvalidArgumentError(absl::StrCat(Place(file, node), ": ", status.message()));
+  return InvalidInput(Place(file, node), ": ", status.message());
 }
 
 // Names of the roles in the table tls.identity.
@@ -101,23 +101,21 @@ std::string_view NameOf(AccessRole role) {
 bool IsPattern(std::string_view text) {
   const size_t star = text.find('*');
   return !text.empty() && (star == std::string_view::npos || star + 1 == text.size()) &&
-         std::all_of(text.begin(), text.end(),
-                     [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
+         std::ranges::all_of(
+             text, [](char c) { return absl::ascii_isgraph(static_cast<unsigned char>(c)); });
 }
 
 absl::StatusOr<std::vector<std::string>> JobsOf(const std::string& where, const toml::node* node) {
   const toml::array* array = node == nullptr ? nullptr : node->as_array();
   if (array == nullptr || array->empty() || array->size() > kMaxJobsPerRule) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, "jobs: expected a list of 1..", kMaxJobsPerRule, " names"));
+    return InvalidInput(where, "jobs: expected a list of 1..", kMaxJobsPerRule, " names");
   }
   std::vector<std::string> jobs;
   for (const toml::node& entry : *array) {
     const auto* text = entry.as_string();
     if (text == nullptr || !IsPattern(text->get())) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          where,
-          "jobs: expected names of jobs, with * at the end or nowhere, such as \"train-*\""));
+      return InvalidInput(
+          where, "jobs: expected names of jobs, with * at the end or nowhere, such as \"train-*\"");
     }
     jobs.push_back(text->get());
   }
@@ -128,23 +126,18 @@ absl::StatusOr<IdentityRule> ReadRule(const std::string& where, std::string_view
                                       const toml::node& node) {
   const toml::table* table = node.as_table();
   if (!IsPattern(pattern) || table == nullptr) {
-    return absl::InvalidArgumentError(absl::StrCat(
+    return InvalidInput(
         where,
-        "expected a URI or DNS name, with * at the end or nowhere, and { role = .., jobs = "
-        "[..] }"));
+        "expected a URI or DNS name, with * at the end or nowhere, and { role = .., jobs = [..] }");
   }
   for (const auto& [key, value] : *table) {
     if (key.str() == "role" || key.str() == "jobs") continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, "unknown key ", Clipped(key.str()), ", expected role and jobs"));
+    return InvalidInput(where, "unknown key ", Clipped(key.str()), ", expected role and jobs");
   }
   const toml::node* role_node = table->get("role");
   const auto* name = role_node == nullptr ? nullptr : role_node->as_string();
   const std::optional<AccessRole> role = name == nullptr ? std::nullopt : RoleOf(name->get());
-  if (!role) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(where, "role: expected \"member\", \"viewer\" or \"operator\""));
-  }
+  if (!role) return InvalidInput(where, "role: expected \"member\", \"viewer\" or \"operator\"");
   EPLB_ASSIGN_OR_RETURN(std::vector<std::string> jobs, JobsOf(where, table->get("jobs")));
   return IdentityRule{.pattern = std::string(pattern), .role = *role, .jobs = std::move(jobs)};
 }
@@ -152,8 +145,8 @@ absl::StatusOr<IdentityRule> ReadRule(const std::string& where, std::string_view
 absl::StatusOr<std::vector<IdentityRule>> ReadIdentityRules(const std::string& file,
                                                             const toml::table& table) {
   if (table.size() > kMaxIdentityRules) {
-    return absl::InvalidArgumentError(absl::StrCat(file, ": tls.identity has ", table.size(),
-                                                   " rules, at most ", kMaxIdentityRules));
+    return InvalidInput(file, ": tls.identity has ", table.size(), " rules, at most ",
+                        kMaxIdentityRules);
   }
   std::vector<IdentityRule> rules;
   for (const auto& [key, node] : table) {
@@ -274,7 +267,7 @@ std::string JobSettings(const DaemonConfig& config) {
 absl::StatusOr<std::string> ReadConfigFile(const std::string& file) {
   absl::StatusOr<std::string> text = ReadRegularFile(file, kMaxConfigBytes);
   if (text.ok()) return text;
-  return absl::InvalidArgumentError(text.status().message());
+  return InvalidInput(text.status().message());
 }
 
 absl::Status ApplyConfigText(const std::string& file, const std::string& text,
@@ -314,10 +307,9 @@ std::string ConfigToml(const DaemonConfig& config) {
 }
 
 std::string ConfigSummary(const DaemonConfig& config, const std::string& file) {
-  const auto of_file =
-      std::count_if(config.origins.begin(), config.origins.end(), [&file](const auto& entry) {
-        return !file.empty() && entry.second.source.rfind(absl::StrCat(file, ":"), 0) == 0;
-      });
+  const auto of_file = std::ranges::count_if(config.origins, [&file](const auto& entry) {
+    return !file.empty() && entry.second.source.rfind(absl::StrCat(file, ":"), 0) == 0;
+  });
   const auto others = std::ssize(config.origins) - of_file;
   const auto keys = [](int64_t count) {
     return absl::StrCat(count, count == 1 ? " key" : " keys");

@@ -1,6 +1,5 @@
 // The configuration as TOML: read from a file, printed as one.
-#ifndef EPLB_SERVER_CONFIG_CONFIG_TOML_H_
-#define EPLB_SERVER_CONFIG_CONFIG_TOML_H_
+#pragma once
 
 #include <string>
 
@@ -36,5 +35,3 @@ std::string ConfigToml(const DaemonConfig& config);
 std::string ConfigSummary(const DaemonConfig& config, const std::string& file);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_CONFIG_CONFIG_TOML_H_

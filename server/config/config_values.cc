@@ -1,9 +1,7 @@
 #include "server/config/config_values.h"
 
 #include <algorithm>
-#include <vector>
 
-#include "absl/status/statusor.h"
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,11 +21,9 @@ using Kind = WrittenValue::Kind;
 
 bool IsHostName(std::string_view name) {
   constexpr size_t kLongest = 253;  // longest name in DNS
-  return !name.empty() && name.size() <= kLongest &&
-         std::all_of(name.begin(), name.end(), [](char c) {
-           return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' ||
-                  c == '_';
-         });
+  return !name.empty() && name.size() <= kLongest && std::ranges::all_of(name, [](char c) {
+    return absl::ascii_isalnum(static_cast<unsigned char>(c)) || c == '.' || c == '-' || c == '_';
+  });
 }
 
 }  // namespace
@@ -78,9 +74,7 @@ std::optional<Scalar> HostNameRange::Read(const WrittenValue& written) const {
     if (!written.is_text()) return std::nullopt;
     names = absl::StrSplit(written.text, ',', absl::SkipEmpty());
   }
-  if (names.size() > most || !std::all_of(names.begin(), names.end(), IsHostName)) {
-    return std::nullopt;
-  }
+  if (names.size() > most || !std::ranges::all_of(names, IsHostName)) return std::nullopt;
   return absl::StrJoin(names, ",");
 }
 

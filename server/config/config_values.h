@@ -1,8 +1,7 @@
 // Ranges of values that the daemon's configuration alone has, in the form of base/value_range.h.
 // The scalar of each is a text.
 //
-#ifndef EPLB_SERVER_CONFIG_CONFIG_VALUES_H_
-#define EPLB_SERVER_CONFIG_CONFIG_VALUES_H_
+#pragma once
 
 #include <cstddef>
 #include <optional>
@@ -83,5 +82,3 @@ struct FileTable {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_CONFIG_CONFIG_VALUES_H_

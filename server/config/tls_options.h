@@ -1,6 +1,5 @@
 // How eplbd proves itself to its peers, and which peers may do what.
-#ifndef EPLB_SERVER_CONFIG_TLS_OPTIONS_H_
-#define EPLB_SERVER_CONFIG_TLS_OPTIONS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -33,5 +32,3 @@ struct TlsOptions {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_CONFIG_TLS_OPTIONS_H_

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/split/batch_split.h"
@@ -51,16 +52,15 @@ struct Deed {
 };
 
 absl::Status CheckChange(const Change& change) {
-  if (change.job.empty()) return absl::InvalidArgumentError("job is empty");
+  if (change.job.empty()) return InvalidInput("job is empty");
   EPLB_RETURN_IF_ERROR(
       wire::CheckPlainName("request_id", change.request_id, wire::kMaxRequestIdLength));
   if (!change.expect_version || *change.expect_version < 0) {
-    return absl::InvalidArgumentError(
-        "expect_version is not set, expected the version in force that was seen");
+    return InvalidInput("expect_version is not set, expected the version in force that was seen");
   }
   if (change.comment.size() > kMaxComment) {
-    return absl::InvalidArgumentError(absl::StrCat("comment has ", change.comment.size(),
-                                                   " bytes, expected at most ", kMaxComment));
+    return InvalidInput("comment has ", change.comment.size(), " bytes, expected at most ",
+                        kMaxComment);
   }
   return absl::OkStatus();
 }
@@ -68,25 +68,25 @@ absl::Status CheckChange(const Change& change) {
 int64_t VersionOf(const Job& job) { return job.last_known ? job.last_known->version : 0; }
 
 absl::Status CheckJob(const State& state, const Job& job, const Change& change) {
-  const auto seen = std::find_if(
-      job.requests.begin(), job.requests.end(),
-      [&change](const DoneRequest& done) { return done.request_id == change.request_id; });
+  const auto seen = std::ranges::find_if(job.requests, [&change](const DoneRequest& done) {
+    return done.request_id == change.request_id;
+  });
   if (seen != job.requests.end()) {
     return absl::AlreadyExistsError(
         absl::StrCat("request_id ", change.request_id, " was done before: ", seen->outcome));
   }
   const int64_t version = VersionOf(job);
   if (*change.expect_version != version) {
-    return absl::AbortedError(absl::StrCat("expect_version is ", *change.expect_version,
-                                           ", the version in force is ", version));
+    return Aborted("expect_version is ", *change.expect_version, ", the version in force is ",
+                   version);
   }
-  if (state.draining) return absl::FailedPreconditionError("the daemon drains");
+  if (state.draining) return FailedPrecondition("the daemon drains");
   const bool needs_placement = !std::holds_alternative<ForgetJob>(change.verb) &&
                                !std::holds_alternative<Pause>(change.verb) &&
                                !std::holds_alternative<Resume>(change.verb);
   if (!job.last_known && needs_placement) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "job ", job.name, " has not reported what it runs; it waits for ", WaitingFor(job)));
+    return FailedPrecondition("job ", job.name, " has not reported what it runs; it waits for ",
+                              WaitingFor(job));
   }
   return absl::OkStatus();
 }
@@ -205,11 +205,9 @@ absl::Status Do(Deed& deed, const Resume&) {
 
 absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& rollback) {
   const auto no = [&job](const std::string& why) {
-    return absl::FailedPreconditionError(absl::StrCat("job ", job.name, " ", why));
+    return FailedPrecondition("job ", job.name, " ", why);
   };
-  if (job.phase != Phase::kIdle && job.phase != Phase::kSolving) {
-    return no(StateText(job));
-  }
+  if (job.phase != Phase::kIdle && job.phase != Phase::kSolving) return no(StateText(job));
   if (job.current->num_connected < job.current->world_size()) {
     return no(absl::StrCat("has ", job.current->num_connected, " of ", job.current->world_size(),
                            " ranks connected"));
@@ -235,9 +233,8 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
   for (const LayerMove& move : moves) {
     plan.transfers += move.transfers;
     if (move.staging_rows <= rows) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("layer ", move.next.layer.value, " needs ", move.staging_rows,
-                     " rows of staging on one GPU, the ranks have ", rows));
+    return FailedPrecondition("layer ", move.next.layer.value, " needs ", move.staging_rows,
+                              " rows of staging on one GPU, the ranks have ", rows);
   }
   std::vector<Chunk> chunks = CutIntoBoundaries(moves, limits);
   EPLB_RETURN_IF_ERROR(Complete(incumbent, chunks.front()));
@@ -297,7 +294,7 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
 absl::Status Do(Deed& deed, const SetPolicy& set) {
   Job& job = deed.job;
   if (set.settings.empty()) {
-    return absl::InvalidArgumentError("settings are empty, expected at least one to change");
+    return InvalidInput("settings are empty, expected at least one to change");
   }
   EPLB_RETURN_IF_ERROR(wire::CheckPatch(set.settings));
   Settings settings = wire::Patched(job.settings, set.settings);
@@ -317,8 +314,8 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
 absl::Status Do(Deed& deed, const ForgetJob&) {
   const Job& job = deed.job;
   if (HasSession(job)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("job ", job.name, " has ranks connected, expected none: end its run first"));
+    return FailedPrecondition("job ", job.name,
+                              " has ranks connected, expected none: end its run first");
   }
   deed.before = std::string(JobStateName(StateOf(job)));
   deed.after = "forgotten";
@@ -389,7 +386,7 @@ void HandlePreview(DecisionContext& context, const Change& change) {
   ChangeOutcome outcome;
   absl::Status status = CheckChange(change);
   const auto found = state.jobs.find(change.job);
-  if (status.ok() && found == state.jobs.end()) status = absl::NotFoundError("no such job");
+  if (status.ok() && found == state.jobs.end()) status = NotFound("no such job");
   if (status.ok()) status = CheckJob(state, found->second, change);
   if (status.ok()) {
     Job& job = found->second;
@@ -412,7 +409,7 @@ void HandleChange(DecisionContext& context, const Change& change) {
   State& state = context.state;
   absl::Status status = CheckChange(change);
   const auto found = state.jobs.find(change.job);
-  if (status.ok() && found == state.jobs.end()) status = absl::NotFoundError("no such job");
+  if (status.ok() && found == state.jobs.end()) status = NotFound("no such job");
   if (found == state.jobs.end()) {
     Refuse(context, change, nullptr, status);
     return;
@@ -457,7 +454,7 @@ void UndoChange(DecisionContext& context, const absl::Status& status) {
                          .version = VersionOf(undo.job),
                          .reason = absl::StrCat(undo.verb, " was refused: ", why),
                          .actor = undo.actor});
-  context.decision.effects.emplace_back(Reply{undo.ticket, absl::UnavailableError(why)});
+  context.decision.effects.emplace_back(Reply{undo.ticket, Unavailable(why)});
   const std::string name = undo.job.name;  // a job that was forgotten is known again
   state.jobs.insert_or_assign(name, std::move(undo.job));
 }

@@ -1,6 +1,5 @@
 // Changes by operators: who asked, whether the change is allowed, and its effects.
-#ifndef EPLB_SERVER_CORE_ADMIN_H_
-#define EPLB_SERVER_CORE_ADMIN_H_
+#pragma once
 
 #include "absl/status/status.h"
 
@@ -19,5 +18,3 @@ void HandleChange(DecisionContext& context, const Change& change);
 void UndoChange(DecisionContext& context, const absl::Status& status);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_ADMIN_H_

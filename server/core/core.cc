@@ -6,10 +6,10 @@
 #include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "server/core/admin.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/gpu_speeds.h"
@@ -41,8 +41,7 @@ constexpr double kMaxPauseSeconds = 1e6;           // eleven days in one step
 
 absl::Status CheckNumber(const char* field, int64_t value, int64_t most) {
   if (value >= 0 && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, " is ", value, ", it must be in 0..", most));
+  return InvalidInput(field, " is ", value, ", it must be in 0..", most);
 }
 
 absl::Status Check(const wire::Prepared& prepared) {
@@ -62,9 +61,8 @@ absl::Status Check(const wire::Applied& applied) {
   status.Update(CheckNumber("applied: received_bytes", applied.received_bytes, kMaxBytes));
   // Not the other way round: what is no number is in no range.
   if (!(applied.pause_seconds >= 0 && applied.pause_seconds <= kMaxPauseSeconds)) {
-    status.Update(
-        absl::InvalidArgumentError(absl::StrCat("applied: pause_seconds is ", applied.pause_seconds,
-                                                ", it must be in 0..", kMaxPauseSeconds)));
+    status.Update(InvalidInput("applied: pause_seconds is ", applied.pause_seconds,
+                               ", it must be in 0..", kMaxPauseSeconds));
   }
   return status;
 }
@@ -101,8 +99,7 @@ void OnMessage(DecisionContext& context, Sender sender, const Message& message) 
 }
 
 void OnMessage(DecisionContext& context, Sender sender, const wire::Hello&) {
-  CloseRank(context, sender.run, sender.rank,
-            absl::InvalidArgumentError("a second Hello on one session"));
+  CloseRank(context, sender.run, sender.rank, InvalidInput("a second Hello on one session"));
 }
 
 // A Tick arrives every 100 ms. After a longer gap between two events the daemon did not run.
@@ -110,28 +107,26 @@ constexpr absl::Duration kStandstill = absl::Seconds(2);
 
 absl::Status CheckStepSeconds(double seconds) {
   if (seconds >= 0 && seconds <= wire::kMaxStepSeconds) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("load report: step_seconds is ", seconds,
-                                                 ", expected 0..", wire::kMaxStepSeconds));
+  return InvalidInput("load report: step_seconds is ", seconds, ", expected 0..",
+                      wire::kMaxStepSeconds);
 }
 
 absl::Status CheckReporter(const Run& run, int32_t rank) {
   if (run.reduce == wire::Reduce::kRoot && rank != 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("load report: rank ", rank,
-                     " reports, but the job adds its counts up and rank 0 alone reports them"));
+    return InvalidInput("load report: rank ", rank,
+                        " reports, but the job adds its counts up and rank 0 alone reports them");
   }
   if (run.reduce == wire::Reduce::kRank && !run.grid.CountsTokens(RankId{rank})) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "load report: rank ", rank, " reports, but of each ", run.grid.expert_tensor_parallel(),
-        " ranks that see the same tokens only the first does"));
+    return InvalidInput("load report: rank ", rank, " reports, but of each ",
+                        run.grid.expert_tensor_parallel(),
+                        " ranks that see the same tokens only the first does");
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckMaySplit(const Run& run, const wire::LoadReport& report) {
   if (run.split == SplitMode::kBatch || report.split_tokens.empty()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      "load report: it has splits of batches, but the run registered split equal");
+  return InvalidInput("load report: it has splits of batches, but the run registered split equal");
 }
 
 absl::Status Check(const DecisionContext& context, Sender sender, const wire::LoadReport& report) {
@@ -317,7 +312,7 @@ void On(DecisionContext& context, const SessionMessage& event) {
     if (job != context.state.jobs.end()) StoreJobIfDue(context, job->second);
   } else {
     CloseRefused(context, event.session, absl::StrCat("session ", event.session),
-                 absl::InvalidArgumentError("the first message of a session must be Hello"));
+                 InvalidInput("the first message of a session must be Hello"));
   }
 }
 
@@ -343,7 +338,7 @@ void OnTermNotStored(DecisionContext& context, SessionId last_hello, const absl:
   const Sender sender = SenderOf(context.state, last_hello, found->second);
   if (sender.job.first_hello == last_hello) sender.job.first_hello = 0;
   CloseRank(context, sender.run, sender.rank,
-            absl::UnavailableError(absl::StrCat("the term cannot be stored: ", status.ToString())));
+            Unavailable("the term cannot be stored: ", status.ToString()));
 }
 
 // Takes back what was to be sent after a failed Store. A proposal of that decision was never made.
@@ -403,7 +398,7 @@ void ServeOneCandidate(DecisionContext& context) {
 void StoreWhatIsDue(DecisionContext& context) {
   State& state = context.state;
   const std::vector<Effect>& effects = context.decision.effects;
-  if (std::any_of(effects.begin(), effects.end(), [](const Effect& effect) {
+  if (std::ranges::any_of(effects, [](const Effect& effect) {
         return std::holds_alternative<Store>(effect) || std::holds_alternative<StoreTerm>(effect);
       })) {
     return;

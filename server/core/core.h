@@ -13,8 +13,7 @@
 // of
 //   that session except its SessionClosed.
 // - It hands in a Tick at least once a second, because only a Tick checks deadlines and graces.
-#ifndef EPLB_SERVER_CORE_CORE_H_
-#define EPLB_SERVER_CORE_CORE_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -89,5 +88,3 @@ class Core {
 };
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_CORE_H_

@@ -1,6 +1,5 @@
 // The work of a solver for one Solve.
-#ifndef EPLB_SERVER_CORE_SOLUTION_H_
-#define EPLB_SERVER_CORE_SOLUTION_H_
+#pragma once
 
 #include <atomic>
 
@@ -18,5 +17,3 @@ Solved Solution(const Solve& request, absl::StatusOr<PlannerOutcome> planned);
 Solved AnswerSolve(const Solve& request, const std::atomic<bool>* abandoned = nullptr);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_SOLUTION_H_

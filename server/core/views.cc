@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "placement/policies/registry.h"
 #include "server/core/core.h"
 #include "server/core/decisions/gpu_speeds.h"
@@ -158,9 +159,7 @@ JobView ViewOf(const State& state, const Job& job, absl::Time now) {
   return view;
 }
 
-absl::Status NoSuchJob(const std::string& job) {
-  return absl::NotFoundError(absl::StrCat("no job ", job));
-}
+absl::Status NoSuchJob(const std::string& job) { return NotFound("no job ", job); }
 
 }  // namespace
 
@@ -181,7 +180,7 @@ absl::StatusOr<wire::PlacementBody> Core::PlacementInForce(const std::string& jo
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
   if (!found->second.last_known) {
-    return absl::NotFoundError(absl::StrCat("the placement that job ", job, " runs is not known"));
+    return NotFound("the placement that job ", job, " runs is not known");
   }
   const LastKnownPlacement& known = *found->second.last_known;
   return wire::PlacementBody{known.version, known.digest, *known.placement};
@@ -205,20 +204,20 @@ absl::StatusOr<Plan> Core::OnePlan(const std::string& job, int64_t plan) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
   const std::deque<Plan>& plans = found->second.plans;
-  const auto one = std::find_if(plans.begin(), plans.end(),
-                                [plan](const Plan& other) { return other.plan == plan; });
+  const auto one =
+      std::ranges::find_if(plans, [plan](const Plan& other) { return other.plan == plan; });
   if (one != plans.end()) return *one;
   const std::string kept =
       plans.empty() ? "none was made yet"
                     : absl::StrCat(plans.front().plan, "..", plans.back().plan, " are kept");
-  return absl::NotFoundError(absl::StrCat("job ", job, " has no decision ", plan, ": ", kept));
+  return NotFound("job ", job, " has no decision ", plan, ": ", kept);
 }
 
 absl::StatusOr<WindowView> Core::NewestWindow(const std::string& job) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
   if (found->second.windows.complete.empty()) {
-    return absl::NotFoundError(absl::StrCat("job ", job, " has no complete window yet"));
+    return NotFound("job ", job, " has no complete window yet");
   }
   const Window& window = found->second.windows.complete.back();
   // Which GPU got which tokens of a batch is known to the ranks alone.
@@ -244,7 +243,7 @@ absl::StatusOr<LeaderView> Core::Leader(const std::string& job, const std::strin
                       .connected_ranks = (*run)->num_connected,
                       .world_size = (*run)->world_size()};
   }
-  return absl::NotFoundError(absl::StrCat("job ", job, " has no run ", run_id, " here"));
+  return NotFound("job ", job, " has no run ", run_id, " here");
 }
 
 std::vector<RefusedJob> Core::Refusals() const {
@@ -260,12 +259,11 @@ int64_t Core::window_bytes() const {
 }
 
 absl::Status Core::Readiness() const {
-  if (state_->draining) return absl::UnavailableError("the daemon drains");
-  if (!state_->term_stored) return absl::UnavailableError("the term cannot be stored");
+  if (state_->draining) return Unavailable("the daemon drains");
+  if (!state_->term_stored) return Unavailable("the term cannot be stored");
   for (const auto& [name, job] : state_->jobs) {
     if (job.store_error.ok()) continue;
-    return absl::UnavailableError(
-        absl::StrCat("job ", name, " cannot be stored: ", job.store_error.ToString()));
+    return Unavailable("job ", name, " cannot be stored: ", job.store_error.ToString());
   }
   return absl::OkStatus();
 }

@@ -11,9 +11,9 @@
 #include <grpcpp/create_channel.h>
 #include <grpcpp/support/channel_arguments.h>
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "base/tls_files.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/endpoint.h"
 #include "proto/wire/status.h"
@@ -176,7 +176,7 @@ std::string Client::Trouble() const {
 
 absl::Status Client::Repeat(absl::Time deadline, Size size, const Call& call) {
   if (MonotonicNow() >= deadline) {
-    return absl::DeadlineExceededError("etcd was not asked: the deadline has passed");
+    return DeadlineExceeded("etcd was not asked: the deadline has passed");
   }
   absl::Status status;
   const int64_t cancels_before = cancels();
@@ -220,7 +220,7 @@ absl::StatusOr<pb::LeaseGrantResponse> Client::Grant(int64_t ttl_seconds, absl::
         return wire::FromGrpc(pb::Lease::NewStub(channel)->LeaseGrant(context, request, &response));
       }));
   if (response.error().empty()) return response;
-  return absl::UnavailableError(absl::StrCat("etcd grants no lease: ", response.error()));
+  return Unavailable("etcd grants no lease: ", response.error());
 }
 
 absl::Status Client::Revoke(int64_t lease, absl::Time deadline) {
@@ -247,8 +247,7 @@ absl::StatusOr<int64_t> Client::KeepAlive(int64_t lease, absl::Time deadline) {
         if (answered) context->TryCancel();  // one question, one answer
         const grpc::Status end = stream->Finish();
         if (answered) return absl::OkStatus();
-        return end.ok() ? absl::UnavailableError("the stream ended without an answer")
-                        : wire::FromGrpc(end);
+        return end.ok() ? Unavailable("the stream ended without an answer") : wire::FromGrpc(end);
       }));
   return response.ttl();
 }
@@ -275,18 +274,15 @@ absl::Status Client::WaitForDelete(const std::string& key, int64_t since, absl::
         if (reading) context->TryCancel();
         const grpc::Status end = stream->Finish();
         if (deleted) return absl::OkStatus();
-        if (response.canceled()) {
-          return absl::UnavailableError(
-              absl::StrCat("the watch ended: ", response.cancel_reason()));
-        }
+        if (response.canceled()) return Unavailable("the watch ended: ", response.cancel_reason());
         absl::Status status = wire::FromGrpc(end);
-        if (status.ok()) return absl::UnavailableError("the watch ended");
+        if (status.ok()) return Unavailable("the watch ended");
         // A call without an event is no fault of the member. etcd may notice the deadline first,
         // and calls it UNKNOWN.
         const bool late = absl::IsDeadlineExceeded(status) ||
                           absl::StrContains(status.message(), "deadline exceeded");
         if (!late) return status;
-        result = absl::DeadlineExceededError(status.message());
+        result = DeadlineExceeded(status.message());
         return absl::OkStatus();
       });
   return failure.ok() ? result : failure;

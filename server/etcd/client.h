@@ -1,7 +1,6 @@
 // The calls of etcd that the daemon needs: each has a deadline, and goes on with the next member
 // when one does not answer.
-#ifndef EPLB_SERVER_ETCD_CLIENT_H_
-#define EPLB_SERVER_ETCD_CLIENT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -102,5 +101,3 @@ class Client {
 };
 
 }  // namespace eplb::etcd
-
-#endif  // EPLB_SERVER_ETCD_CLIENT_H_

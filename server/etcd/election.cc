@@ -4,8 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
-#include "absl/time/clock.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "server/store/key_values.h"
@@ -28,7 +28,7 @@ constexpr int kTripsOfATry = 8;
 constexpr absl::Duration kLongestLease = absl::Seconds(60);
 constexpr absl::Duration kGoodbye = absl::Seconds(2);  // without an answer the lease ends by itself
 
-absl::Status Lost(const std::string& why) { return absl::FailedPreconditionError(why); }
+absl::Status Lost(const std::string& why) { return FailedPrecondition(why); }
 
 pb::RangeRequest Read(const std::string& key) {
   pb::RangeRequest request;
@@ -220,8 +220,7 @@ absl::Status Election::Renew() {
     const std::lock_guard lock(mutex_);
     deadline = renewed_ + std::min(lease_time_, next_time_);
     if (asked >= deadline) {
-      return failure_.ok() ? absl::DeadlineExceededError("the daemon did not run meanwhile")
-                           : failure_;
+      return failure_.ok() ? DeadlineExceeded("the daemon did not run meanwhile") : failure_;
     }
   }
   EPLB_ASSIGN_OR_RETURN(const int64_t ttl, client_->KeepAlive(lease_, deadline));
@@ -234,7 +233,7 @@ absl::Status Election::Renew() {
   // A move to another lease was not answered and has happened: that lease is renewed next.
   if (const int64_t holder = found.kvs(0).lease(); holder != lease_) {
     Take(holder, holder == next_lease_ ? next_time_ : lease_time_);
-    return absl::UnavailableError("the leader's key has moved to its next lease");
+    return Unavailable("the leader's key has moved to its next lease");
   }
   {
     const std::lock_guard lock(mutex_);
@@ -329,9 +328,9 @@ absl::Status Election::MayWrite() const {
   const absl::Time until = write_until();
   if (MonotonicNow() < until) return absl::OkStatus();
   const std::lock_guard lock(mutex_);
-  return absl::UnavailableError(absl::StrCat(
+  return Unavailable(
       "the lease of the lead was not renewed in time: ",
-      failure_.ok() ? "the daemon did not run meanwhile" : std::string(failure_.message())));
+      failure_.ok() ? "the daemon did not run meanwhile" : std::string(failure_.message()));
 }
 
 }  // namespace eplb::etcd

@@ -1,7 +1,6 @@
 // Which of several daemons leads: the one whose lease holds the leader key. The key's create
 // revision is its term, and the fence of all that it writes.
-#ifndef EPLB_SERVER_ETCD_ELECTION_H_
-#define EPLB_SERVER_ETCD_ELECTION_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -126,5 +125,3 @@ class Election {
 };
 
 }  // namespace eplb::etcd
-
-#endif  // EPLB_SERVER_ETCD_ELECTION_H_

@@ -3,8 +3,6 @@
 
 #include <algorithm>
 #include <iterator>
-#include <memory>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -61,8 +59,8 @@ absl::StatusOr<bool> IsAnyStored(Client* client, const std::string& prefix,
         absl::StrCat(prefix, "/", JobKey(job, "record")));
   }
   EPLB_ASSIGN_OR_RETURN(const pb::TxnResponse found, client->Txn(request, deadline));
-  return std::any_of(found.responses().begin(), found.responses().end(),
-                     [](const auto& one) { return !one.response_range().kvs().empty(); });
+  return std::ranges::any_of(found.responses(),
+                             [](const auto& one) { return !one.response_range().kvs().empty(); });
 }
 
 }  // namespace eplb::etcd

@@ -2,8 +2,7 @@
 //
 // Keys below the prefix are those of Store, and three that are never part of it: the leader's key
 // and knock/ADDRESS (see election.h), and serial (see fenced_rows.h).
-#ifndef EPLB_SERVER_ETCD_ETCD_STORE_H_
-#define EPLB_SERVER_ETCD_ETCD_STORE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -47,5 +46,3 @@ absl::StatusOr<bool> IsAnyStored(Client* client, const std::string& prefix,
                                  const std::set<std::string>& jobs, absl::Time deadline);
 
 }  // namespace eplb::etcd
-
-#endif  // EPLB_SERVER_ETCD_ETCD_STORE_H_

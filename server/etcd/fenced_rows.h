@@ -1,7 +1,6 @@
 // All rows of the daemon that leads, in memory and in etcd: every write is refused once another
 // daemon leads, and writes never change their order.
-#ifndef EPLB_SERVER_ETCD_FENCED_ROWS_H_
-#define EPLB_SERVER_ETCD_FENCED_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -68,5 +67,3 @@ class FencedRows : public MemoryKeyValues {
 };
 
 }  // namespace eplb::etcd
-
-#endif  // EPLB_SERVER_ETCD_FENCED_ROWS_H_

@@ -1,6 +1,5 @@
 // Which experts a decision sent from which GPU to which.
-#ifndef EPLB_SERVER_HISTORY_TRAFFIC_H_
-#define EPLB_SERVER_HISTORY_TRAFFIC_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -30,5 +29,3 @@ absl::StatusOr<Traffic> TrafficBetween(const Placement& before, const Placement&
                                        const core::Plan& plan);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HISTORY_TRAFFIC_H_

@@ -5,8 +5,7 @@
 #include <limits>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/placement.h"
 
@@ -103,7 +102,7 @@ std::vector<StoredWindow> WindowHistory::Unsaved(size_t limit) const {
       unsaved.push_back({.job = name, .figures = kept->figures});
     }
   }
-  std::sort(unsaved.begin(), unsaved.end(), [](const StoredWindow& a, const StoredWindow& b) {
+  std::ranges::sort(unsaved, [](const StoredWindow& a, const StoredWindow& b) {
     return a.figures.window < b.figures.window;
   });
   if (unsaved.size() > limit) unsaved.resize(limit);
@@ -139,25 +138,20 @@ absl::StatusOr<WindowLoads> WindowHistory::Loads(const std::string& job,
     const auto found = jobs_.find(job);
     const bool has_any = found != jobs_.end() &&
                          (window ? !found->second.windows.empty() : found->second.num_held > 0);
-    if (!has_any) {
-      return absl::NotFoundError(
-          absl::StrCat("job ", job, " has no complete window since the daemon started"));
-    }
+    if (!has_any) return NotFound("job ", job, " has no complete window since the daemon started");
     const std::deque<Kept>& windows = found->second.windows;
     const int64_t number = window.value_or(windows.back().figures.window);
     const auto one = std::partition_point(windows.begin(), windows.end(), [=](const Kept& each) {
       return each.figures.window < number;
     });
     if (one == windows.end() || one->figures.window != number) {
-      return absl::NotFoundError(
-          absl::StrCat("job ", job, " has no window ", number, "; those that are kept are within ",
-                       windows.front().figures.window, "..", windows.back().figures.window));
+      return NotFound("job ", job, " has no window ", number, "; those that are kept are within ",
+                      windows.front().figures.window, "..", windows.back().figures.window);
     }
     if (one->load == nullptr) {
-      return absl::NotFoundError(
-          absl::StrCat("the loads of window ", number, " of job ", job,
-                       " are not kept any more: the daemon keeps those since its start, within "
-                       "limits.max_past_loads_mib"));
+      return NotFound("the loads of window ", number, " of job ", job,
+                      " are not kept any more: the daemon keeps those since its start, within "
+                      "limits.max_past_loads_mib");
     }
     kept = *one;
   }

@@ -1,7 +1,6 @@
 // The complete windows of each job, to be looked back at: the figures of many, the loads of the
 // newest. Figures survive a restart in a store that keeps them; loads do not.
-#ifndef EPLB_SERVER_HISTORY_WINDOW_HISTORY_H_
-#define EPLB_SERVER_HISTORY_WINDOW_HISTORY_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -98,5 +97,3 @@ class WindowHistory {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HISTORY_WINDOW_HISTORY_H_

@@ -44,8 +44,7 @@ bool AllowedHosts::Allows(std::string_view host) const {
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
     return IsAddress(AF_INET6, host.substr(1, host.size() - 2));
   }
-  return IsAddress(AF_INET, host) ||
-         std::any_of(names_.begin(), names_.end(), [host](const std::string& name) {
+  return IsAddress(AF_INET, host) || std::ranges::any_of(names_, [host](const std::string& name) {
            return absl::EqualsIgnoreCase(name, absl::string_view(host.data(), host.size()));
          });
 }

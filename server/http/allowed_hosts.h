@@ -2,8 +2,7 @@
 // address of this machine and make a browser read this daemon (DNS rebinding). The browser then
 // sends that name in `Host`; the page cannot make it send an address. So every IP address passes,
 // which probes of Kubernetes need, but only known names.
-#ifndef EPLB_SERVER_HTTP_ALLOWED_HOSTS_H_
-#define EPLB_SERVER_HTTP_ALLOWED_HOSTS_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -24,5 +23,3 @@ class AllowedHosts {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_ALLOWED_HOSTS_H_

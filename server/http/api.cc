@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "proto/wire/messages.h"
@@ -52,19 +53,18 @@ class Numbers {
     for (const auto& entry : query) {
       const std::string& name = entry.first;
       const std::string& text = entry.second;
-      const auto found = std::find_if(known.begin(), known.end(),
-                                      [&](const Parameter& one) { return one.name == name; });
+      const auto found =
+          std::ranges::find_if(known, [&](const Parameter& one) { return one.name == name; });
       if (found == known.end()) {
-        return absl::InvalidArgumentError(
-            absl::StrCat("unknown parameter \"", Shown(name), "\", expected ", NamesOf(known)));
+        return InvalidInput("unknown parameter \"", Shown(name), "\", expected ", NamesOf(known));
       }
       int64_t number = 0;
       if (!absl::SimpleAtoi(text, &number) || number < 0 || number > found->most) {
-        return absl::InvalidArgumentError(absl::StrCat(
-            name, " is \"", Shown(text), "\", expected an integer in 0..", found->most));
+        return InvalidInput(name, " is \"", Shown(text), "\", expected an integer in 0..",
+                            found->most);
       }
       if (!numbers.values_.emplace(name, number).second) {
-        return absl::InvalidArgumentError(absl::StrCat(name, " is given twice"));
+        return InvalidInput(name, " is given twice");
       }
     }
     return numbers;
@@ -104,8 +104,7 @@ absl::StatusOr<std::string> PlacementOf(const ApiSources& sources, const std::st
   if (!layer) return PlacementBodyToJson(job, body);
   const int32_t num_layers = body.placement.topology().num_layers();
   if (*layer >= num_layers) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("layer is ", *layer, ", the placement has layers 0..", num_layers - 1));
+    return InvalidInput("layer is ", *layer, ", the placement has layers 0..", num_layers - 1);
   }
   return LayerToJson(job, body, static_cast<int32_t>(*layer));
 }
@@ -124,8 +123,8 @@ absl::StatusOr<std::string> LoadOf(const ApiSources& sources, const std::string&
                         WindowOf(sources, job, numbers.Find("window")));
   const std::optional<int64_t> layer = numbers.Find("layer");
   if (layer && *layer >= window.load->num_layers()) {
-    return absl::InvalidArgumentError(absl::StrCat("layer is ", *layer, ", the load has layers 0..",
-                                                   window.load->num_layers() - 1));
+    return InvalidInput("layer is ", *layer, ", the load has layers 0..",
+                        window.load->num_layers() - 1);
   }
   return LoadToJson(job, window,
                     layer ? std::optional(static_cast<int32_t>(*layer)) : std::nullopt);
@@ -201,12 +200,11 @@ HttpResponse AnswerAboutJob(const ApiSources& sources, std::string_view path, st
   const std::string job(rest.substr(0, slash));
   const std::string_view what =
       slash == std::string_view::npos ? std::string_view() : rest.substr(slash + 1);
-  const auto route = std::find_if(std::begin(kRoutes), std::end(kRoutes),
-                                  [what](const ApiPath& one) { return one.name == what; });
+  const auto route =
+      std::ranges::find_if(kRoutes, [what](const ApiPath& one) { return one.name == what; });
   const bool ends_with_slash = slash != std::string_view::npos && what.empty();
   if (route == std::end(kRoutes) || ends_with_slash) return NotThere(path);
-  if (!IsJobName(job))
-    return StatusResponse(absl::NotFoundError(absl::StrCat("no job ", Shown(job))));
+  if (!IsJobName(job)) return StatusResponse(NotFound("no job ", Shown(job)));
   const absl::StatusOr<Numbers> numbers = Numbers::Parse(query, route->parameters);
   if (!numbers.ok()) return StatusResponse(numbers.status());
   absl::StatusOr<std::string> body = route->answer(sources, job, *numbers);

@@ -15,8 +15,7 @@
 //   /api/v1/jobs/JOB/plans            ?limit=N; {"job","plans":[..]}, newest first;
 //                                     ?plan=P: that one alone, with its times
 //   /api/v1/jobs/JOB/events           ?after=SEQUENCE&limit=N; {"job","events":[..]}, newest first
-#ifndef EPLB_SERVER_HTTP_API_H_
-#define EPLB_SERVER_HTTP_API_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -91,5 +90,3 @@ HttpResponse ErrorResponse(int status, std::string_view text);
 std::string Shown(std::string_view text);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_API_H_

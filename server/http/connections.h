@@ -1,7 +1,6 @@
 // The connections of the HTTP server. One thread accepts them, reads heads and writes answers. A
 // peer that sends or takes nothing costs a descriptor and bounded memory, but no thread.
-#ifndef EPLB_SERVER_HTTP_CONNECTIONS_H_
-#define EPLB_SERVER_HTTP_CONNECTIONS_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -102,5 +101,3 @@ class Connections {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_CONNECTIONS_H_

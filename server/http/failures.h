@@ -1,6 +1,5 @@
 // Counters of what failed on the HTTP side since its start, for the metrics.
-#ifndef EPLB_SERVER_HTTP_FAILURES_H_
-#define EPLB_SERVER_HTTP_FAILURES_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -20,5 +19,3 @@ struct HttpFailures {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_FAILURES_H_

@@ -4,13 +4,12 @@
 #include <map>
 #include <mutex>
 #include <optional>
-#include <string>
 #include <string_view>
 #include <utility>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "server/http/allowed_hosts.h"
 #include "server/http/connections.h"
@@ -47,9 +46,10 @@ std::optional<HttpResponse> RefuseHost(const AllowedHosts& hosts, const HttpRequ
                          absl::StrCat("Host is given ", given.size(), " times, expected once"));
   }
   if (hosts.Allows(given.front())) return std::nullopt;
-  return ErrorResponse(421, absl::StrCat("Host is \"", Shown(given.front()),
-                                         "\", expected an IP address, localhost or a name that "
-                                         "http.allowed_hosts lists"));
+  return ErrorResponse(
+      421, absl::StrCat(
+               "Host is \"", Shown(given.front()),
+               "\", expected an IP address, localhost or a name that http.allowed_hosts lists"));
 }
 
 // Returns none unless the path is a file of the page. Names are compared as a whole, so none leads
@@ -177,8 +177,7 @@ absl::StatusOr<std::unique_ptr<HttpServer>> HttpServer::Start(
     const Address& listen, Sources sources, std::vector<std::string> allowed_hosts,
     size_t max_connections) {
   if (listen.is_unix()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("HTTP cannot listen on ", listen.Text(), ", expected ADDR:PORT"));
+    return InvalidInput("HTTP cannot listen on ", listen.Text(), ", expected ADDR:PORT");
   }
   EPLB_ASSIGN_OR_RETURN(TcpListeners bound, ListenTcp(listen, kBacklog, /*most=*/1));
   allowed_hosts.push_back(listen.host);

@@ -12,8 +12,7 @@
 // peer can hold them up. Errors are {"error": "one sentence"}: 421 for a Host that is not allowed
 // (the probes too, an IP address always passes), 431 for a head above 8 KiB, 400 for what is no
 // HTTP. Ranges are not looked at: an answer comes whole.
-#ifndef EPLB_SERVER_HTTP_HTTP_SERVER_H_
-#define EPLB_SERVER_HTTP_HTTP_SERVER_H_
+#pragma once
 
 #include <cstddef>
 #include <functional>
@@ -60,5 +59,3 @@ class HttpServer {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_HTTP_SERVER_H_

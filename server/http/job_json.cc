@@ -1,7 +1,6 @@
 // Values become messages, and messages become JSON.
 #include "server/http/job_json.h"
 
-#include <optional>
 #include <utility>
 #include <vector>
 

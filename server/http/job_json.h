@@ -1,6 +1,5 @@
 // The JSON of the daemon's answers, one line each, by the printer that eplbctl has (wire::ToJson).
-#ifndef EPLB_SERVER_HTTP_JOB_JSON_H_
-#define EPLB_SERVER_HTTP_JOB_JSON_H_
+#pragma once
 
 #include <optional>
 #include <span>
@@ -35,5 +34,3 @@ std::string ErrorToJson(std::string_view text);
 std::string VersionToJson(const std::string& version, const std::string& grpc_version);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_JOB_JSON_H_

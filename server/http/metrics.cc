@@ -5,12 +5,9 @@
 #include <prometheus/text_serializer.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
-#include <memory>
-#include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -223,8 +220,7 @@ constexpr Family<JobView> kJobFamilies[] = {
      [](const JobView& job) -> Value { return job.balancedness_static; }},
     {kGauge, "eplb_without_eplb_balancedness_ratio",
      "Counterfactual: eplb_balancedness_mean_ratio of the same window, had each expert one slot, "
-     "in "
-     "order. Absent when ranks that split batches do not report it.",
+     "in order. Absent when ranks that split batches do not report it.",
      [](const JobView& job) -> Value { return job.balancedness_without_eplb; }},
     {kGauge, "eplb_predicted_balancedness_ratio",
      "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first whole "
@@ -250,8 +246,7 @@ constexpr Family<JobView> kJobFamilies[] = {
      [](const JobView& job) -> Value { return job.spent_seconds; }},
     {kGauge, "eplb_observed_only",
      "1 when the policy of the job only reports what it would do (policy.mode = observe); "
-     "otherwise "
-     "0.",
+     "otherwise 0.",
      [](const JobView& job) -> Value { return job.settings.observe; }},
     {kCounter, "eplb_commits_total", "Chunks that all ranks switched, since the daemon started.",
      [](const JobView& job) -> Value { return Number(job.commits); }},
@@ -354,9 +349,8 @@ constexpr LabelledCounter kLabelledCounters[] = {
      "kind", [](const Snapshot& s) { return s.refusals_by_kind; }},
     {"eplb_reports_dropped_total",
      "Load reports that were dropped, by place: queue = the core was behind, stream = the rank "
-     "sent "
-     "more than limits.messages_per_second, ahead = of steps far ahead of all other ranks of the "
-     "job.",
+     "sent more than limits.messages_per_second, ahead = of steps far ahead of all other ranks of "
+     "the job.",
      "where", [](const Snapshot& s) { return s.reports_dropped; }},
     {"eplb_http_errors_total",
      "HTTP answers with a status of 400 or above, by code; 421 = a Host that http.allowed_hosts "
@@ -426,10 +420,10 @@ void AddLayers(const Snapshot& s, Page& page) {
 // Adds whole jobs in their order, as long as all series of the next one have room.
 void AddExperts(const Snapshot& s, Page& page) {
   if (!s.per_expert) return;
-  page.Family(kGauge, "eplb_expert_tokens",
-              "Tokens that were routed to an expert in the newest complete window, by layer and "
-              "expert. Whole jobs, in the order of their names, as far as "
-              "20000 series in all have room.");
+  page.Family(
+      kGauge, "eplb_expert_tokens",
+      "Tokens that were routed to an expert in the newest complete window, by layer and expert. "
+      "Whole jobs, in the order of their names, as far as 20000 series in all have room.");
   size_t room = kMaxExpertSeries;
   size_t left_out = 0;
   for (const ExpertTokens& job : s.expert_tokens) {
@@ -469,10 +463,10 @@ void AddLabelledByJob(const Snapshot& s, Page& page) {
   for (const JobView& job : s.jobs) {
     page.Sample(1, {{kJobLabel, job.job}, {"state", std::string(core::JobStateName(job.state))}});
   }
-  page.Family(kGauge, "eplb_stalled",
-              "1 when the job trains and its balancing has stopped; otherwise 0. The label names "
-              "the reason: store, state, lost, hung, windows, decisions, withdrawn, candidate, "
-              "refused; none.");
+  page.Family(
+      kGauge, "eplb_stalled",
+      "1 when the job trains and its balancing has stopped; otherwise 0. The label names the "
+      "reason: store, state, lost, hung, windows, decisions, withdrawn, candidate, refused; none.");
   for (const JobView& job : s.jobs) {
     page.Sample(job.stalled.empty() ? 0 : 1,
                 {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});
@@ -520,8 +514,8 @@ void AddCandidates(const Snapshot& s, Page& page) {
 
 void AddVotes(const core::Counters& counters, Page& page) {
   page.Family(kCounter, "eplb_votes_total",
-              "Answers of ranks to proposals: prepared, applied = switched, nack = refused, "
-              "failed = given up after PREPARED; the last two by code.");
+              "Answers of ranks to proposals: prepared, applied = switched, nack = refused, failed "
+              "= given up after PREPARED; the last two by code.");
   const auto answer = [&page](const char* result, const char* code, int64_t count) {
     page.Sample(Number(count), {{"result", result}, {"code", code}});
   };

@@ -1,8 +1,7 @@
 // /metrics: one snapshot of the daemon in the text format of Prometheus. Base units; no label holds
 // a rank. The label `layer` stands only for jobs of at most kMaxLayerLabels layers. The label
 // `expert` is there only with metrics.per_expert, in at most kMaxExpertSeries series.
-#ifndef EPLB_SERVER_HTTP_METRICS_H_
-#define EPLB_SERVER_HTTP_METRICS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -72,5 +71,3 @@ struct MetricsSnapshot {
 std::string MetricsText(const MetricsSnapshot& snapshot);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_METRICS_H_

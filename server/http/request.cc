@@ -51,28 +51,21 @@ bool ParseRequestLine(std::string_view line, HttpRequest& request) {
   if (!request.is_http_1_0 && version != "HTTP/1.1") return false;
   if (!target.starts_with('/') || target.find(' ') != std::string_view::npos) return false;
   SplitTarget(target, request);
-  return std::find(std::begin(kMethods), std::end(kMethods), request.method) != std::end(kMethods);
+  return std::ranges::find(kMethods, request.method) != std::end(kMethods);
 }
 
 std::string_view ReasonOf(int status) {
-  switch (status) {
-    case 200:
-      return "OK";
-    case 400:
-      return "Bad Request";
-    case 404:
-      return "Not Found";
-    case 405:
-      return "Method Not Allowed";
-    case 421:
-      return "Misdirected Request";
-    case 431:
-      return "Request Header Fields Too Large";
-    case 503:
-      return "Service Unavailable";
-    default:
-      return "Internal Server Error";
+  constexpr std::pair<int, std::string_view> kReasons[] = {{200, "OK"},
+                                                           {400, "Bad Request"},
+                                                           {404, "Not Found"},
+                                                           {405, "Method Not Allowed"},
+                                                           {421, "Misdirected Request"},
+                                                           {431, "Request Header Fields Too Large"},
+                                                           {503, "Service Unavailable"}};
+  for (const auto& [code, reason] : kReasons) {
+    if (code == status) return reason;
   }
+  return "Internal Server Error";
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // Requests of HTTP/1.0 and HTTP/1.1 without a body, and the heads of their answers, as text.
-#ifndef EPLB_SERVER_HTTP_REQUEST_H_
-#define EPLB_SERVER_HTTP_REQUEST_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -36,5 +35,3 @@ std::optional<HttpRequest> ParseRequest(std::string_view head);
 std::string AnswerHead(int status, std::string_view content_type, std::string_view headers);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_REQUEST_H_

@@ -1,13 +1,132 @@
-// Field by field, in both directions: what is written here is read back from the store.
+// Records of a job, each by one list of its fields: what is written here is read back from the
+// store.
 #include "server/messages/records.h"
 
 #include <optional>
-#include <string>
 
-#include "absl/time/time.h"
-
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "proto/wire/fields.h"
 #include "proto/wire/message_texts.h"
 #include "proto/wire/messages.h"
+
+namespace eplb::wire {
+
+using core::kNotMeasured;
+
+template <>
+inline constexpr auto kFields<core::RankTimes> =
+    std::tuple{Field{"rank", &core::RankTimes::rank},
+               Field{"prepared_unix_micros", &core::RankTimes::prepared_at},
+               Field{"applied_unix_micros", &core::RankTimes::applied_at},
+               SparseField{"pause_seconds", &core::RankTimes::pause_seconds, double{kNotMeasured}}};
+
+template <>
+inline constexpr auto kFields<core::ChunkTimes> =
+    std::tuple{Field{"version", &core::ChunkTimes::version},
+               Field{"num_layers", &core::ChunkTimes::num_layers},
+               Field{"proposed_unix_micros", &core::ChunkTimes::proposed_at},
+               Field{"prepared_unix_micros", &core::ChunkTimes::prepared_at},
+               Field{"ended_unix_micros", &core::ChunkTimes::ended_at},
+               Field{"committed", &core::ChunkTimes::committed},
+               Field{"timed_ranks", &core::ChunkTimes::timed_ranks},
+               Field{"ranks", &core::ChunkTimes::ranks},
+               SparseField{"longest_pause_rank", &core::ChunkTimes::longest_pause_rank, -1},
+               SparseField{"longest_pause_seconds", &core::ChunkTimes::longest_pause_seconds,
+                           double{kNotMeasured}}};
+
+template <>
+inline constexpr auto kFields<core::PlanTimes> =
+    std::tuple{Field{"window_began_unix_micros", &core::PlanTimes::window_began_at},
+               Field{"window_complete_unix_micros", &core::PlanTimes::window_complete_at},
+               Field{"solve_began_unix_micros", &core::PlanTimes::solve_began_at},
+               Field{"chunks", &core::PlanTimes::chunks}};
+
+template <>
+inline constexpr auto kFields<core::TriedCandidate> =
+    std::tuple{Field{"name", &core::TriedCandidate::name, kMaxLongText},
+               Field{"in_use", &core::TriedCandidate::in_use},
+               Field{"windows", &core::TriedCandidate::windows},
+               SparseField{"balancedness", &core::TriedCandidate::balancedness, 0.0},
+               Field{"net_seconds", &core::TriedCandidate::net_seconds},
+               Field{"realized", &core::TriedCandidate::realized}};
+
+// Without the result, the split and the pause, whose values need words or another field.
+template <>
+inline constexpr auto kFields<core::Plan> =
+    std::tuple{Field{"plan", &core::Plan::plan},
+               Field{"unix_micros", &core::Plan::decided_at},
+               Field{"policy", &core::Plan::policy, kMaxLongText},
+               Field{"base_version", &core::Plan::base_version},
+               Field{"first_version", &core::Plan::first_version},
+               Field{"last_version", &core::Plan::last_version},
+               Field{"decided_first_step", &core::Plan::decided_first_step},
+               Field{"decided_last_step", &core::Plan::decided_last_step},
+               SparseField{"balancedness_before", &core::Plan::balancedness_before, 0.0},
+               SparseField{"balancedness_in_force", &core::Plan::balancedness_in_force, 0.0},
+               Field{"balancedness_predicted", &core::Plan::balancedness_predicted},
+               Field{"peak_fall", &core::Plan::peak_fall},
+               Field{"net_gain_seconds", &core::Plan::net_gain_seconds},
+               Field{"migration_seconds", &core::Plan::migration_seconds},
+               Field{"transfers", &core::Plan::transfers},
+               SparseField{"received_bytes", &core::Plan::received_bytes, int64_t{kNotMeasured}},
+               Field{"num_chunks", &core::Plan::num_chunks},
+               Field{"chunks_committed", &core::Plan::chunks_committed},
+               Field{"solve_seconds", &core::Plan::solve_seconds},
+               Field{"prepare_seconds", &core::Plan::prepare_seconds},
+               Field{"switched_step", &core::Plan::switched_step},
+               Field{"reason", &core::Plan::reason, kMaxLongText},
+               Field{"asked_by", &core::Plan::asked_by, kMaxLongText},
+               Field{"balancedness_seen", &core::Plan::balancedness_seen},
+               Field{"seen_first_step", &core::Plan::seen_first_step},
+               Field{"seen_last_step", &core::Plan::seen_last_step},
+               Field{"prediction_error", &core::Plan::prediction_error},
+               Field{"prediction_evidence", &core::Plan::prediction_evidence},
+               Field{"candidates", &core::Plan::candidates},
+               Field{"times", &core::Plan::times}};
+
+template <>
+inline constexpr auto kFields<core::RunEnd> =
+    std::tuple{Field{"reason", &core::RunEnd::reason, kMaxLongText},
+               Field{"unix_micros", &core::RunEnd::at},
+               Field{"run_id", &core::RunEnd::run_id, kMaxLongText},
+               Field{"world_size", &core::RunEnd::world_size},
+               Field{"step", &core::RunEnd::step},
+               Field{"elsewhere", &core::RunEnd::elsewhere}};
+
+template <>
+inline constexpr auto kFields<core::StoredEvent> =
+    std::tuple{Field{"sequence", &core::StoredEvent::sequence},
+               Field{"unix_micros", &core::StoredEvent::time}};
+
+template <>
+inline constexpr auto kFields<core::JobEvent> =
+    std::tuple{Field{"job", &core::JobEvent::job, kMaxLongText},
+               Field{"name", &core::JobEvent::name, kMaxLongText},
+               Field{"version", &core::JobEvent::version},
+               Field{"reason", &core::JobEvent::reason, kMaxLongText},
+               Field{"actor", &core::JobEvent::actor, kMaxLongText},
+               Field{"before", &core::JobEvent::before, kMaxLongText},
+               Field{"after", &core::JobEvent::after, kMaxLongText}};
+
+template <>
+inline constexpr auto kFields<core::WindowFigures> =
+    std::tuple{Field{"window", &core::WindowFigures::window},
+               Field{"completed_unix_micros", &core::WindowFigures::completed_at},
+               Field{"run_id", &core::WindowFigures::run_id, kMaxLongText},
+               Field{"first_step", &core::WindowFigures::first_step},
+               Field{"last_step", &core::WindowFigures::last_step},
+               Field{"versions", &core::WindowFigures::versions},
+               Field{"coverage", &core::WindowFigures::coverage},
+               Field{"step_seconds", &core::WindowFigures::step_seconds},
+               Field{"tokens", &core::WindowFigures::tokens},
+               Field{"balancedness", &core::WindowFigures::balancedness},
+               Field{"balancedness_equal", &core::WindowFigures::balancedness_equal},
+               Field{"balancedness_static", &core::WindowFigures::balancedness_static},
+               Field{"balancedness_without_eplb", &core::WindowFigures::balancedness_without_eplb},
+               Field{"has_loads", &core::WindowFigures::has_loads}};
+
+}  // namespace eplb::wire
 
 namespace eplb {
 namespace {
@@ -32,62 +151,15 @@ static_assert(static_cast<int>(core::JobState::kLost) + 1 == v1::JobState_MAX);
 static_assert(static_cast<int>(core::RunEnding::kLost) + 1 == v1::RunEnding_MAX);
 static_assert(static_cast<int>(core::PlanResult::kFailed) + 1 == v1::PlanResult_MAX);
 
-void ToProto(const core::ChunkTimes& chunk, v1::ChunkTimes* out) {
-  out->set_version(static_cast<uint64_t>(chunk.version));
-  out->set_num_layers(static_cast<uint32_t>(chunk.num_layers));
-  out->set_proposed_unix_micros(absl::ToUnixMicros(chunk.proposed_at));
-  out->set_prepared_unix_micros(absl::ToUnixMicros(chunk.prepared_at));
-  out->set_ended_unix_micros(absl::ToUnixMicros(chunk.ended_at));
-  out->set_committed(chunk.committed);
-  out->set_timed_ranks(static_cast<uint32_t>(chunk.timed_ranks));
-  for (const core::RankTimes& rank : chunk.ranks) {
-    v1::ChunkRankTimes& times = *out->add_ranks();
-    times.set_rank(static_cast<uint32_t>(rank.rank));
-    times.set_prepared_unix_micros(absl::ToUnixMicros(rank.prepared_at));
-    times.set_applied_unix_micros(absl::ToUnixMicros(rank.applied_at));
-    if (rank.pause_seconds != core::kNotMeasured) times.set_pause_seconds(rank.pause_seconds);
-  }
-  if (chunk.longest_pause_rank < 0) return;
-  out->set_longest_pause_rank(static_cast<uint32_t>(chunk.longest_pause_rank));
-  out->set_longest_pause_seconds(chunk.longest_pause_seconds);
+SplitMode SplitFrom(const std::string& name) {
+  return name == wire::SplitName(SplitMode::kBatch) ? SplitMode::kBatch : SplitMode::kEqual;
 }
 
-void ToProto(const core::PlanTimes& times, v1::PlanTimes* out) {
-  out->set_window_began_unix_micros(absl::ToUnixMicros(times.window_began_at));
-  out->set_window_complete_unix_micros(absl::ToUnixMicros(times.window_complete_at));
-  out->set_solve_began_unix_micros(absl::ToUnixMicros(times.solve_began_at));
-  for (const core::ChunkTimes& chunk : times.chunks) ToProto(chunk, out->add_chunks());
-}
-
-core::ChunkTimes TimesFrom(const v1::ChunkTimes& in) {
-  core::ChunkTimes chunk{.version = static_cast<int64_t>(in.version()),
-                         .num_layers = static_cast<int32_t>(in.num_layers()),
-                         .proposed_at = absl::FromUnixMicros(in.proposed_unix_micros()),
-                         .prepared_at = absl::FromUnixMicros(in.prepared_unix_micros()),
-                         .ended_at = absl::FromUnixMicros(in.ended_unix_micros()),
-                         .committed = in.committed(),
-                         .timed_ranks = static_cast<int32_t>(in.timed_ranks())};
-  for (const v1::ChunkRankTimes& rank : in.ranks()) {
-    chunk.ranks.push_back(
-        {.rank = static_cast<int32_t>(rank.rank()),
-         .prepared_at = absl::FromUnixMicros(rank.prepared_unix_micros()),
-         .applied_at = absl::FromUnixMicros(rank.applied_unix_micros()),
-         .pause_seconds = rank.has_pause_seconds() ? rank.pause_seconds() : core::kNotMeasured});
-  }
-  if (in.has_longest_pause_rank() && in.has_longest_pause_seconds()) {
-    chunk.longest_pause_rank = static_cast<int32_t>(in.longest_pause_rank());
-    chunk.longest_pause_seconds = in.longest_pause_seconds();
-  }
-  return chunk;
-}
-
-core::PlanTimes TimesFrom(const v1::PlanTimes& in) {
-  core::PlanTimes times{
-      .window_began_at = absl::FromUnixMicros(in.window_began_unix_micros()),
-      .window_complete_at = absl::FromUnixMicros(in.window_complete_unix_micros()),
-      .solve_began_at = absl::FromUnixMicros(in.solve_began_unix_micros())};
-  for (const v1::ChunkTimes& chunk : in.chunks()) times.chunks.push_back(TimesFrom(chunk));
-  return times;
+// errors: DataLoss, naming the field that is wrong.
+template <class Struct>
+absl::Status Read(const google::protobuf::Message& in, Struct* out) {
+  const absl::Status read = wire::ReadFields(in, out);
+  return read.ok() ? read : DataLoss("a record's ", read.message());
 }
 
 }  // namespace
@@ -99,199 +171,64 @@ v1::RunEnding ToProto(core::RunEnding how) { return EnumToProto<v1::RunEnding>(h
 v1::PlanResult ToProto(core::PlanResult result) { return EnumToProto<v1::PlanResult>(result); }
 
 void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out) {
-  out->set_name(candidate.name);
-  out->set_in_use(candidate.in_use);
-  out->set_windows(static_cast<uint64_t>(candidate.windows));
-  if (candidate.balancedness > 0) out->set_balancedness(candidate.balancedness);
-  if (candidate.net_seconds) out->set_net_seconds(*candidate.net_seconds);
-  if (candidate.realized) out->set_realized(*candidate.realized);
+  wire::WriteFields(candidate, out);
 }
 
 void ToProto(const core::Plan& plan, v1::Plan* out) {
-  out->set_plan(static_cast<uint64_t>(plan.plan));
-  out->set_unix_micros(absl::ToUnixMicros(plan.decided_at));
-  out->set_policy(plan.policy);
+  wire::WriteFields(plan, out);
   out->set_result(ToProto(plan.result));
-  out->set_base_version(static_cast<uint64_t>(plan.base_version));
-  out->set_first_version(static_cast<uint64_t>(plan.first_version));
-  out->set_last_version(static_cast<uint64_t>(plan.last_version));
-  out->set_decided_first_step(static_cast<uint64_t>(plan.decided_first_step));
-  out->set_decided_last_step(static_cast<uint64_t>(plan.decided_last_step));
-  if (plan.balancedness_before > 0) out->set_balancedness_before(plan.balancedness_before);
-  if (plan.balancedness_in_force > 0) {
-    out->set_balancedness_in_force(plan.balancedness_in_force);
-  }
-  if (plan.balancedness_predicted) out->set_balancedness_predicted(*plan.balancedness_predicted);
   out->set_split(wire::SplitName(plan.split));
-  if (plan.peak_fall) out->set_peak_fall(*plan.peak_fall);
-  if (plan.net_gain_seconds) out->set_net_gain_seconds(*plan.net_gain_seconds);
-  if (plan.migration_seconds) out->set_migration_seconds(*plan.migration_seconds);
-  out->set_transfers(static_cast<uint64_t>(plan.transfers));
-  if (plan.received_bytes != core::kNotMeasured) {
-    out->set_received_bytes(static_cast<uint64_t>(plan.received_bytes));
-  }
-  out->set_num_chunks(static_cast<uint32_t>(plan.num_chunks));
-  out->set_chunks_committed(static_cast<uint32_t>(plan.chunks_committed));
-  if (plan.solve_seconds) out->set_solve_seconds(*plan.solve_seconds);
-  if (plan.prepare_seconds) out->set_prepare_seconds(*plan.prepare_seconds);
   if (plan.chunks_committed > 0 && plan.pause_seconds != core::kNotMeasured) {
     out->set_pause_seconds(plan.pause_seconds);
   }
-  out->set_switched_step(static_cast<uint64_t>(plan.switched_step));
-  out->set_reason(plan.reason);
-  out->set_asked_by(plan.asked_by);
-  if (plan.balancedness_seen) out->set_balancedness_seen(*plan.balancedness_seen);
-  out->set_seen_first_step(static_cast<uint64_t>(plan.seen_first_step));
-  out->set_seen_last_step(static_cast<uint64_t>(plan.seen_last_step));
-  if (plan.prediction_error) out->set_prediction_error(*plan.prediction_error);
-  if (plan.prediction_evidence) {
-    out->set_prediction_evidence(static_cast<uint64_t>(*plan.prediction_evidence));
-  }
-  for (const core::TriedCandidate& one : plan.candidates) ToProto(one, out->add_candidates());
-  ToProto(plan.times, out->mutable_times());
-  wire::ClipTexts(out);
 }
 
 absl::StatusOr<core::Plan> FromProto(const v1::Plan& in) {
   const std::optional<core::PlanResult> result = FromProto<core::PlanResult>(in.result());
-  if (!result) return absl::DataLossError("a plan has an unknown result");
-  core::Plan plan;
-  plan.plan = static_cast<int64_t>(in.plan());
-  plan.decided_at = absl::FromUnixMicros(in.unix_micros());
-  plan.policy = in.policy();
-  plan.result = *result;
-  plan.base_version = static_cast<int64_t>(in.base_version());
-  plan.first_version = static_cast<int64_t>(in.first_version());
-  plan.last_version = static_cast<int64_t>(in.last_version());
-  plan.decided_first_step = static_cast<int64_t>(in.decided_first_step());
-  plan.decided_last_step = static_cast<int64_t>(in.decided_last_step());
-  plan.balancedness_before = in.balancedness_before();
-  plan.balancedness_in_force = in.balancedness_in_force();
-  if (in.has_balancedness_predicted()) plan.balancedness_predicted = in.balancedness_predicted();
-  if (in.split() == wire::SplitName(SplitMode::kBatch)) plan.split = SplitMode::kBatch;
-  if (in.has_peak_fall()) plan.peak_fall = in.peak_fall();
-  if (in.has_net_gain_seconds()) plan.net_gain_seconds = in.net_gain_seconds();
-  if (in.has_migration_seconds()) plan.migration_seconds = in.migration_seconds();
-  plan.transfers = static_cast<int64_t>(in.transfers());
-  plan.received_bytes =
-      in.has_received_bytes() ? static_cast<int64_t>(in.received_bytes()) : core::kNotMeasured;
-  plan.num_chunks = static_cast<int32_t>(in.num_chunks());
-  plan.chunks_committed = static_cast<int32_t>(in.chunks_committed());
-  if (in.has_solve_seconds()) plan.solve_seconds = in.solve_seconds();
-  if (in.has_prepare_seconds()) plan.prepare_seconds = in.prepare_seconds();
+  if (!result) return DataLoss("a plan has an unknown result");
+  core::Plan plan{.result = *result, .split = SplitFrom(in.split())};
+  EPLB_RETURN_IF_ERROR(Read(in, &plan));
   if (in.has_pause_seconds()) {
     plan.pause_seconds = in.pause_seconds();
   } else if (plan.chunks_committed > 0) {
     plan.pause_seconds = core::kNotMeasured;
   }
-  plan.switched_step = static_cast<int64_t>(in.switched_step());
-  plan.reason = in.reason();
-  plan.asked_by = in.asked_by();
-  if (in.has_balancedness_seen()) plan.balancedness_seen = in.balancedness_seen();
-  plan.seen_first_step = static_cast<int64_t>(in.seen_first_step());
-  plan.seen_last_step = static_cast<int64_t>(in.seen_last_step());
-  if (in.has_prediction_error()) plan.prediction_error = in.prediction_error();
-  if (in.has_prediction_evidence()) {
-    plan.prediction_evidence = static_cast<int64_t>(in.prediction_evidence());
-  }
-  for (const v1::TriedCandidate& one : in.candidates()) {
-    plan.candidates.push_back({.name = one.name(),
-                               .in_use = one.in_use(),
-                               .windows = static_cast<int64_t>(one.windows()),
-                               .balancedness = one.balancedness()});
-    if (one.has_net_seconds()) plan.candidates.back().net_seconds = one.net_seconds();
-    if (one.has_realized()) plan.candidates.back().realized = one.realized();
-  }
-  plan.times = TimesFrom(in.times());
   return plan;
 }
 
 void ToProto(const core::RunEnd& end, v1::RunEnd* out) {
+  wire::WriteFields(end, out);
   out->set_ending(ToProto(end.how));
-  out->set_reason(end.reason);
-  out->set_unix_micros(absl::ToUnixMicros(end.at));
-  out->set_run_id(end.run_id);
-  out->set_world_size(static_cast<uint32_t>(end.world_size));
-  out->set_step(static_cast<uint64_t>(end.step));
-  out->set_elsewhere(end.elsewhere);
-  wire::ClipTexts(out);
 }
 
 absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& in) {
   const std::optional<core::RunEnding> how = FromProto<core::RunEnding>(in.ending());
-  if (!how) return absl::DataLossError("a run has an unknown ending");
-  return core::RunEnd{.how = *how,
-                      .reason = in.reason(),
-                      .at = absl::FromUnixMicros(in.unix_micros()),
-                      .run_id = in.run_id(),
-                      .world_size = static_cast<int32_t>(in.world_size()),
-                      .step = static_cast<int64_t>(in.step()),
-                      .elsewhere = in.elsewhere()};
+  if (!how) return DataLoss("a run has an unknown ending");
+  core::RunEnd end{.how = *how};
+  EPLB_RETURN_IF_ERROR(Read(in, &end));
+  return end;
 }
 
 void ToProto(const core::StoredEvent& stored, v1::JobEvent* out) {
-  out->set_sequence(static_cast<uint64_t>(stored.sequence));
-  out->set_unix_micros(absl::ToUnixMicros(stored.time));
-  out->set_job(stored.event.job);
-  out->set_name(stored.event.name);
-  out->set_version(static_cast<uint64_t>(stored.event.version));
-  out->set_reason(stored.event.reason);
-  out->set_actor(stored.event.actor);
-  out->set_before(stored.event.before);
-  out->set_after(stored.event.after);
-  wire::ClipTexts(out);
+  wire::WriteFields(stored, out);
+  wire::WriteFields(stored.event, out);
 }
 
-core::StoredEvent FromProto(const v1::JobEvent& in) {
-  return {.sequence = static_cast<int64_t>(in.sequence()),
-          .time = absl::FromUnixMicros(in.unix_micros()),
-          .event = {.job = in.job(),
-                    .name = in.name(),
-                    .version = static_cast<int64_t>(in.version()),
-                    .reason = in.reason(),
-                    .actor = in.actor(),
-                    .before = in.before(),
-                    .after = in.after()}};
+absl::StatusOr<core::StoredEvent> FromProto(const v1::JobEvent& in) {
+  core::StoredEvent stored;
+  EPLB_RETURN_IF_ERROR(Read(in, &stored));
+  EPLB_RETURN_IF_ERROR(Read(in, &stored.event));
+  return stored;
 }
 
 void ToProto(const core::WindowFigures& figures, v1::Window* out) {
-  out->set_window(static_cast<uint64_t>(figures.window));
-  out->set_completed_unix_micros(absl::ToUnixMicros(figures.completed_at));
-  out->set_run_id(figures.run_id);
-  out->set_first_step(static_cast<uint64_t>(figures.first_step));
-  out->set_last_step(static_cast<uint64_t>(figures.last_step));
-  out->mutable_versions()->Assign(figures.versions.begin(), figures.versions.end());
-  out->set_coverage(figures.coverage);
-  if (figures.step_seconds) out->set_step_seconds(*figures.step_seconds);
-  out->set_tokens(static_cast<uint64_t>(figures.tokens));
+  wire::WriteFields(figures, out);
   out->set_split(wire::SplitName(figures.split));
-  if (figures.balancedness) out->set_balancedness(*figures.balancedness);
-  if (figures.balancedness_equal) out->set_balancedness_equal(*figures.balancedness_equal);
-  if (figures.balancedness_static) out->set_balancedness_static(*figures.balancedness_static);
-  if (figures.balancedness_without_eplb) {
-    out->set_balancedness_without_eplb(*figures.balancedness_without_eplb);
-  }
-  out->set_has_loads(figures.has_loads);
 }
 
-core::WindowFigures FromProto(const v1::Window& in) {
-  core::WindowFigures figures{.window = static_cast<int64_t>(in.window()),
-                              .completed_at = absl::FromUnixMicros(in.completed_unix_micros()),
-                              .run_id = in.run_id(),
-                              .first_step = static_cast<int64_t>(in.first_step()),
-                              .last_step = static_cast<int64_t>(in.last_step()),
-                              .versions = {in.versions().begin(), in.versions().end()},
-                              .coverage = in.coverage(),
-                              .tokens = static_cast<int64_t>(in.tokens()),
-                              .has_loads = in.has_loads()};
-  if (in.has_step_seconds()) figures.step_seconds = in.step_seconds();
-  if (in.split() == wire::SplitName(SplitMode::kBatch)) figures.split = SplitMode::kBatch;
-  if (in.has_balancedness()) figures.balancedness = in.balancedness();
-  if (in.has_balancedness_equal()) figures.balancedness_equal = in.balancedness_equal();
-  if (in.has_balancedness_static()) figures.balancedness_static = in.balancedness_static();
-  if (in.has_balancedness_without_eplb()) {
-    figures.balancedness_without_eplb = in.balancedness_without_eplb();
-  }
+absl::StatusOr<core::WindowFigures> FromProto(const v1::Window& in) {
+  core::WindowFigures figures{.split = SplitFrom(in.split())};
+  EPLB_RETURN_IF_ERROR(Read(in, &figures));
   return figures;
 }
 

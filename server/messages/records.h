@@ -1,6 +1,5 @@
 // Records of a job as messages: for the store, and for answers.
-#ifndef EPLB_SERVER_MESSAGES_RECORDS_H_
-#define EPLB_SERVER_MESSAGES_RECORDS_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 
@@ -17,19 +16,20 @@ v1::PlanResult ToProto(core::PlanResult result);
 
 void ToProto(const core::TriedCandidate& candidate, v1::TriedCandidate* out);
 void ToProto(const core::Plan& plan, v1::Plan* out);
-// Returns the same plan, with its time to the microsecond. errors: DataLoss for an unknown result.
+// Returns the same plan, with its time to the microsecond. errors: DataLoss for an unknown result
+// or a number that no daemon writes.
 absl::StatusOr<core::Plan> FromProto(const v1::Plan& plan);
 
 void ToProto(const core::RunEnd& end, v1::RunEnd* out);
-// errors: DataLoss for an unknown ending.
+// errors: DataLoss for an unknown ending or a number that no daemon writes.
 absl::StatusOr<core::RunEnd> FromProto(const v1::RunEnd& end);
 
 void ToProto(const core::StoredEvent& stored, v1::JobEvent* out);
-core::StoredEvent FromProto(const v1::JobEvent& event);
+// errors: DataLoss for a number that no daemon writes.
+absl::StatusOr<core::StoredEvent> FromProto(const v1::JobEvent& event);
 
 void ToProto(const core::WindowFigures& figures, v1::Window* out);
-core::WindowFigures FromProto(const v1::Window& window);
+// errors: as those of an event.
+absl::StatusOr<core::WindowFigures> FromProto(const v1::Window& window);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_MESSAGES_RECORDS_H_

@@ -1,6 +1,5 @@
 // Views of the core as messages, for gRPC and for HTTP.
-#ifndef EPLB_SERVER_MESSAGES_VIEWS_H_
-#define EPLB_SERVER_MESSAGES_VIEWS_H_
+#pragma once
 
 #include "absl/time/time.h"
 
@@ -18,5 +17,3 @@ void ToProto(const core::RefusedJob& refused, absl::Time now, v1::Refusal* out);
 void ToProto(const core::WindowView& window, v1::GetLoadResponse* out);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_MESSAGES_VIEWS_H_

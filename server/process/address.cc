@@ -9,6 +9,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
+
 namespace eplb {
 
 namespace {
@@ -17,8 +19,8 @@ constexpr std::string_view kUnixPrefix = "unix:";
 constexpr size_t kMaxUnixPath = 107;
 
 absl::Status Unusable(std::string_view text, std::string_view why) {
-  return absl::InvalidArgumentError(absl::StrCat("\"", std::string(text), "\": ", std::string(why),
-                                                 ", expected ADDR:PORT or unix:PATH"));
+  return InvalidInput("\"", std::string(text), "\": ", std::string(why),
+                      ", expected ADDR:PORT or unix:PATH");
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // An address at which eplbd listens: "127.0.0.1:29610", "[::1]:29610", "localhost:0" or
 // "unix:/run/eplb/eplbd.sock".
-#ifndef EPLB_SERVER_PROCESS_ADDRESS_H_
-#define EPLB_SERVER_PROCESS_ADDRESS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -29,5 +28,3 @@ struct Address {
 absl::StatusOr<Address> ParseAddress(std::string_view text);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_PROCESS_ADDRESS_H_

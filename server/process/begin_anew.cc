@@ -13,9 +13,10 @@
 #include <system_error>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+
+#include "base/errors.h"
 
 namespace eplb {
 namespace {
@@ -48,15 +49,13 @@ absl::StatusOr<std::optional<std::string>> InheritedText() {
   if (!absl::SimpleAtoi(value, &descriptor)) descriptor = -1;
   struct stat state {};
   if (fstat(descriptor, &state) != 0) {
-    return absl::UnavailableError(
-        absl::StrCat(kInherited, ": ", std::generic_category().message(errno)));
+    return Unavailable(kInherited, ": ", std::generic_category().message(errno));
   }
   std::string text(static_cast<size_t>(state.st_size), '\0');
   const ssize_t size = pread(descriptor, text.data(), text.size(), 0);
   (void)close(descriptor);
   if (size == state.st_size) return text;
-  return absl::UnavailableError(
-      absl::StrCat(kInherited, ": ", size, " of ", text.size(), " bytes can be read"));
+  return Unavailable(kInherited, ": ", size, " of ", text.size(), " bytes can be read");
 }
 
 absl::StatusOr<int> HoldText(const std::string& text) {
@@ -68,7 +67,7 @@ absl::StatusOr<int> HoldText(const std::string& text) {
   }
   const std::string why = std::generic_category().message(errno);
   if (descriptor >= 0) (void)close(descriptor);
-  return absl::UnavailableError(why);
+  return Unavailable(why);
 }
 
 void BeginAnew(char** arguments, std::optional<int> text) {

@@ -1,6 +1,5 @@
 // Replaces the process by a fresh one of the same program, which inherits one text.
-#ifndef EPLB_SERVER_PROCESS_BEGIN_ANEW_H_
-#define EPLB_SERVER_PROCESS_BEGIN_ANEW_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -24,5 +23,3 @@ absl::StatusOr<int> HoldText(const std::string& text);
 void BeginAnew(char** arguments, std::optional<int> text);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_PROCESS_BEGIN_ANEW_H_

@@ -1,6 +1,5 @@
 // A file descriptor that closes itself.
-#ifndef EPLB_SERVER_PROCESS_DESCRIPTOR_H_
-#define EPLB_SERVER_PROCESS_DESCRIPTOR_H_
+#pragma once
 
 #include <unistd.h>
 
@@ -30,5 +29,3 @@ class Descriptor {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_PROCESS_DESCRIPTOR_H_

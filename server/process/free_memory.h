@@ -1,7 +1,6 @@
 // Returns freed memory to the system. The C library keeps what was freed between blocks in use, so
 // that a daemon whose jobs have left would stay as large as it was at its busiest.
-#ifndef EPLB_SERVER_PROCESS_FREE_MEMORY_H_
-#define EPLB_SERVER_PROCESS_FREE_MEMORY_H_
+#pragma once
 
 #include <malloc.h>
 
@@ -31,5 +30,3 @@ class FreeMemory {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_PROCESS_FREE_MEMORY_H_

@@ -1,7 +1,6 @@
 // The daemon's log on stderr: one JSON object a line, keys ts, level, event, then the event's own;
 // or the same as text for people.
-#ifndef EPLB_SERVER_PROCESS_LOG_H_
-#define EPLB_SERVER_PROCESS_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <initializer_list>
@@ -43,5 +42,3 @@ void StopLog();
 void Log(LogLevel level, std::string_view event, std::initializer_list<LogField> fields = {});
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_PROCESS_LOG_H_

@@ -1,6 +1,5 @@
 // Resources that this process uses, for the metrics.
-#ifndef EPLB_SERVER_PROCESS_PROCESS_FIGURES_H_
-#define EPLB_SERVER_PROCESS_PROCESS_FIGURES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -19,5 +18,3 @@ struct ProcessFigures {
 ProcessFigures ReadProcessFigures();
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_PROCESS_PROCESS_FIGURES_H_

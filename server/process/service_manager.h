@@ -1,6 +1,5 @@
 // Notices to systemd about a daemon that it started (Type=notify, WatchdogSec=).
-#ifndef EPLB_SERVER_PROCESS_SERVICE_MANAGER_H_
-#define EPLB_SERVER_PROCESS_SERVICE_MANAGER_H_
+#pragma once
 
 #include <string>
 
@@ -36,5 +35,3 @@ class ServiceManager {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_PROCESS_SERVICE_MANAGER_H_

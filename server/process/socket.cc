@@ -15,11 +15,13 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
+
 namespace eplb {
 namespace {
 
 absl::Status CannotListen(const Address& address, const char* why) {
-  return absl::UnavailableError(absl::StrCat("cannot listen on ", address.Text(), ": ", why));
+  return Unavailable("cannot listen on ", address.Text(), ": ", why);
 }
 
 int PortOf(int descriptor) {

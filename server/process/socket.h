@@ -1,6 +1,5 @@
 // Sockets that listen on a TCP address, for gRPC and for HTTP.
-#ifndef EPLB_SERVER_PROCESS_SOCKET_H_
-#define EPLB_SERVER_PROCESS_SOCKET_H_
+#pragma once
 
 #include <cstddef>
 #include <vector>
@@ -23,5 +22,3 @@ struct TcpListeners {
 absl::StatusOr<TcpListeners> ListenTcp(const Address& address, int backlog, size_t most);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_PROCESS_SOCKET_H_

@@ -34,39 +34,32 @@ class AdminService : public v1::Admin::CallbackService {
  public:
   AdminService(Runner* runner, Gate* gate) : runner_(runner), gate_(gate) {}
 
-  grpc::ServerUnaryReactor* Rebalance(grpc::CallbackServerContext* context,
-                                      const v1::RebalanceRequest* request,
-                                      v1::AdminResponse* response) override {
+  CallReactor* Rebalance(CallContext* context, const v1::RebalanceRequest* request,
+                         v1::AdminResponse* response) override {
     return Run(ChangeOf(*context, *request), response);
   }
-  grpc::ServerUnaryReactor* Pause(grpc::CallbackServerContext* context,
-                                  const v1::PauseRequest* request,
-                                  v1::AdminResponse* response) override {
+  CallReactor* Pause(CallContext* context, const v1::PauseRequest* request,
+                     v1::AdminResponse* response) override {
     return Run(ChangeOf(*context, *request), response);
   }
-  grpc::ServerUnaryReactor* Resume(grpc::CallbackServerContext* context,
-                                   const v1::ResumeRequest* request,
-                                   v1::AdminResponse* response) override {
+  CallReactor* Resume(CallContext* context, const v1::ResumeRequest* request,
+                      v1::AdminResponse* response) override {
     return Run(ChangeOf(*context, *request), response);
   }
-  grpc::ServerUnaryReactor* Rollback(grpc::CallbackServerContext* context,
-                                     const v1::RollbackRequest* request,
-                                     v1::AdminResponse* response) override {
+  CallReactor* Rollback(CallContext* context, const v1::RollbackRequest* request,
+                        v1::AdminResponse* response) override {
     return Run(ChangeOf(*context, *request), response);
   }
-  grpc::ServerUnaryReactor* SetPolicy(grpc::CallbackServerContext* context,
-                                      const v1::SetPolicyRequest* request,
-                                      v1::AdminResponse* response) override {
+  CallReactor* SetPolicy(CallContext* context, const v1::SetPolicyRequest* request,
+                         v1::AdminResponse* response) override {
     return Run(ChangeOf(*context, *request), response);
   }
-  grpc::ServerUnaryReactor* Forget(grpc::CallbackServerContext* context,
-                                   const v1::ForgetRequest* request,
-                                   v1::AdminResponse* response) override {
+  CallReactor* Forget(CallContext* context, const v1::ForgetRequest* request,
+                      v1::AdminResponse* response) override {
     return Run(ChangeOf(*context, *request), response);
   }
-  grpc::ServerUnaryReactor* Preview(grpc::CallbackServerContext* context,
-                                    const v1::PreviewRequest* request,
-                                    v1::AdminResponse* response) override {
+  CallReactor* Preview(CallContext* context, const v1::PreviewRequest* request,
+                       v1::AdminResponse* response) override {
     absl::StatusOr<core::Change> change = PreviewedBy(*context, *request);
     if (change.ok()) change->preview = true;
     return Run(std::move(change), response);
@@ -75,8 +68,7 @@ class AdminService : public v1::Admin::CallbackService {
  private:
   // errors: those of Gate::AdmitJob, and of a request that makes no sense.
   template <class Request>
-  absl::StatusOr<core::Change> ChangeOf(const grpc::CallbackServerContext& context,
-                                        const Request& request) const {
+  absl::StatusOr<core::Change> ChangeOf(const CallContext& context, const Request& request) const {
     const v1::Change& in = request.change();
     EPLB_RETURN_IF_ERROR(gate_->AdmitJob(context, Verb::kAdmin, in.job()));
     core::Change change{.job = in.job(),
@@ -88,7 +80,7 @@ class AdminService : public v1::Admin::CallbackService {
     return change;
   }
 
-  absl::StatusOr<core::Change> PreviewedBy(const grpc::CallbackServerContext& context,
+  absl::StatusOr<core::Change> PreviewedBy(const CallContext& context,
                                            const v1::PreviewRequest& request) const {
     switch (request.change_case()) {
       case v1::PreviewRequest::kRebalance:
@@ -110,7 +102,7 @@ class AdminService : public v1::Admin::CallbackService {
         "change is not set, expected one that this daemon knows: nothing can be previewed");
   }
 
-  grpc::ServerUnaryReactor* Run(absl::StatusOr<core::Change> change, v1::AdminResponse* response) {
+  CallReactor* Run(absl::StatusOr<core::Change> change, v1::AdminResponse* response) {
     auto* reactor = new OutcomeReactor([response](const core::ChangeOutcome& outcome) {
       response->set_version(static_cast<uint64_t>(outcome.version));
       response->set_state(ToProto(outcome.state));

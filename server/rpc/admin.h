@@ -1,6 +1,5 @@
 // Admin: the changes that an operator may make.
-#ifndef EPLB_SERVER_RPC_ADMIN_H_
-#define EPLB_SERVER_RPC_ADMIN_H_
+#pragma once
 
 #include <memory>
 
@@ -15,5 +14,3 @@ namespace eplb {
 std::unique_ptr<v1::Admin::CallbackService> MakeAdminService(Runner* runner, Gate* gate);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_ADMIN_H_

@@ -1,6 +1,5 @@
 // Ends of unary calls: at once with a status, or later with an outcome of the core.
-#ifndef EPLB_SERVER_RPC_ANSWER_H_
-#define EPLB_SERVER_RPC_ANSWER_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -24,17 +23,19 @@ inline int64_t Clamped(uint64_t number) {
   return static_cast<int64_t>(std::min(number, kMost));
 }
 
+using CallContext = grpc::CallbackServerContext;
+using CallReactor = grpc::ServerUnaryReactor;
+
 // Ends a call at once.
-inline grpc::ServerUnaryReactor* Done(grpc::CallbackServerContext* context,
-                                      const absl::Status& status) {
-  grpc::ServerUnaryReactor* reactor = context->DefaultReactor();
+inline CallReactor* Done(CallContext* context, const absl::Status& status) {
+  CallReactor* reactor = context->DefaultReactor();
   reactor->Finish(wire::ToGrpc(status));
   return reactor;
 }
 
 // Ends its call on the core's thread, or at the deadline of the runner's desk, so that no thread of
 // gRPC waits. It deletes itself.
-class OutcomeReactor : public grpc::ServerUnaryReactor {
+class OutcomeReactor : public CallReactor {
  public:
   // fill: writes the outcome into the response, which outlives the call.
   explicit OutcomeReactor(std::function<void(const core::ChangeOutcome&)> fill)
@@ -57,5 +58,3 @@ class OutcomeReactor : public grpc::ServerUnaryReactor {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_ANSWER_H_

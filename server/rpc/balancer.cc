@@ -17,7 +17,7 @@ namespace {
 
 // Returns how long a rank waits for the other ranks. The rest of its deadline is for the answer,
 // which names the ranks that did not call.
-absl::Duration PatienceOf(const grpc::CallbackServerContext& context) {
+absl::Duration PatienceOf(const CallContext& context) {
   constexpr absl::Duration kForTheAnswer = absl::Seconds(2);
   const absl::Duration left =
       absl::FromChrono(context.deadline() - std::chrono::system_clock::now());
@@ -38,7 +38,7 @@ int32_t NumberOf(const std::string& key) {
 }
 
 // A rank's call that waits in the rendezvous. It deletes itself.
-class AllGatherReactor : public grpc::ServerUnaryReactor {
+class AllGatherReactor : public CallReactor {
  public:
   // request, response, rendezvous: outlive the call. patience: how long the rank waits for the
   // others.
@@ -84,21 +84,20 @@ class AllGatherReactor : public grpc::ServerUnaryReactor {
 
 }  // namespace
 
-SessionStream* BalancerService::Session(grpc::CallbackServerContext* context) {
+SessionStream* BalancerService::Session(CallContext* context) {
   return StartSession(context, session_);
 }
 
-grpc::ServerUnaryReactor* BalancerService::AllGather(grpc::CallbackServerContext* context,
-                                                     const v1::AllGatherRequest* request,
-                                                     v1::AllGatherResponse* response) {
+CallReactor* BalancerService::AllGather(CallContext* context, const v1::AllGatherRequest* request,
+                                        v1::AllGatherResponse* response) {
   const absl::Status status = Admit(*context, request->job());
   if (!status.ok()) return Done(context, status);
   return new AllGatherReactor(*request, response, PatienceOf(*context), rendezvous_);
 }
 
-grpc::ServerUnaryReactor* BalancerService::ReserveVersion(grpc::CallbackServerContext* context,
-                                                          const v1::ReserveVersionRequest* request,
-                                                          v1::ReserveVersionResponse* response) {
+CallReactor* BalancerService::ReserveVersion(CallContext* context,
+                                             const v1::ReserveVersionRequest* request,
+                                             v1::ReserveVersionResponse* response) {
   const absl::Status status = Admit(*context, request->job());
   if (!status.ok()) return Done(context, status);
   auto* reactor = new OutcomeReactor([response](const core::ChangeOutcome& outcome) {
@@ -110,9 +109,8 @@ grpc::ServerUnaryReactor* BalancerService::ReserveVersion(grpc::CallbackServerCo
   return reactor;
 }
 
-grpc::ServerUnaryReactor* BalancerService::GetLeader(grpc::CallbackServerContext* context,
-                                                     const v1::GetLeaderRequest* request,
-                                                     v1::GetLeaderResponse* response) {
+CallReactor* BalancerService::GetLeader(CallContext* context, const v1::GetLeaderRequest* request,
+                                        v1::GetLeaderResponse* response) {
   const absl::Status status = Admit(*context, request->job());
   if (!status.ok()) return Done(context, status);
   const absl::StatusOr<core::LeaderView> leader =
@@ -127,8 +125,7 @@ grpc::ServerUnaryReactor* BalancerService::GetLeader(grpc::CallbackServerContext
   return Done(context, election > 0 ? absl::OkStatus() : leader.status());
 }
 
-absl::Status BalancerService::Admit(const grpc::CallbackServerContext& context,
-                                    const std::string& job) {
+absl::Status BalancerService::Admit(const CallContext& context, const std::string& job) {
   absl::Status status = session_.gate->Admit(context, Verb::kAllGather, job);
   if (status.ok() && draining_) status = absl::UnavailableError(kDrains);
   return status;

@@ -1,6 +1,5 @@
 // Balancer: the calls of ranks, which open a stream, meet at the start and find their leader.
-#ifndef EPLB_SERVER_RPC_BALANCER_H_
-#define EPLB_SERVER_RPC_BALANCER_H_
+#pragma once
 
 #include <atomic>
 #include <string>
@@ -8,6 +7,7 @@
 #include "absl/status/status.h"
 #include <grpcpp/grpcpp.h>
 
+#include "server/rpc/answer.h"
 #include "server/rpc/rendezvous.h"
 #include "server/rpc/session.h"
 
@@ -27,16 +27,13 @@ class BalancerService : public BalancerBase {
   BalancerService(const SessionServices& session, Rendezvous* rendezvous)
       : session_(session), rendezvous_(rendezvous) {}
 
-  SessionStream* Session(grpc::CallbackServerContext* context) override;
-  grpc::ServerUnaryReactor* AllGather(grpc::CallbackServerContext* context,
-                                      const v1::AllGatherRequest* request,
-                                      v1::AllGatherResponse* response) override;
-  grpc::ServerUnaryReactor* ReserveVersion(grpc::CallbackServerContext* context,
-                                           const v1::ReserveVersionRequest* request,
-                                           v1::ReserveVersionResponse* response) override;
-  grpc::ServerUnaryReactor* GetLeader(grpc::CallbackServerContext* context,
-                                      const v1::GetLeaderRequest* request,
-                                      v1::GetLeaderResponse* response) override;
+  SessionStream* Session(CallContext* context) override;
+  CallReactor* AllGather(CallContext* context, const v1::AllGatherRequest* request,
+                         v1::AllGatherResponse* response) override;
+  CallReactor* ReserveVersion(CallContext* context, const v1::ReserveVersionRequest* request,
+                              v1::ReserveVersionResponse* response) override;
+  CallReactor* GetLeader(CallContext* context, const v1::GetLeaderRequest* request,
+                         v1::GetLeaderResponse* response) override;
 
   // Refuses every later call except Session.
   void Drain() { draining_ = true; }
@@ -44,7 +41,7 @@ class BalancerService : public BalancerBase {
 
  private:
   // Admits a call that is no stream, of a starting or training rank.
-  absl::Status Admit(const grpc::CallbackServerContext& context, const std::string& job);
+  absl::Status Admit(const CallContext& context, const std::string& job);
 
   const SessionServices session_;
   Rendezvous* const rendezvous_;
@@ -52,5 +49,3 @@ class BalancerService : public BalancerBase {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_BALANCER_H_

@@ -1,7 +1,6 @@
 // Accepts the connections of one listening socket and hands them to gRPC once they send a byte. So
 // connections never take the descriptors that the store, probes and queries need.
-#ifndef EPLB_SERVER_RPC_CONNECTION_ACCEPTOR_H_
-#define EPLB_SERVER_RPC_CONNECTION_ACCEPTOR_H_
+#pragma once
 
 #include <poll.h>
 
@@ -91,5 +90,3 @@ inline constexpr int kUnansweredMs = 5000;
 void HandToGrpc(Descriptor connection, grpc::experimental::ExternalConnectionAcceptor& door);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_CONNECTION_ACCEPTOR_H_

@@ -2,8 +2,7 @@
 // Refusals are logged and counted here.
 //   Admin, Query: if (const absl::Status status = gate->AdmitJob(*context, Verb::kAdmin, job);
 //                     !status.ok()) return Done(context, status);
-#ifndef EPLB_SERVER_RPC_GATE_H_
-#define EPLB_SERVER_RPC_GATE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -93,5 +92,3 @@ class Gate {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_GATE_H_

@@ -1,6 +1,5 @@
 // gRPC's own log as lines of ours, and what only that log tells.
-#ifndef EPLB_SERVER_RPC_GRPC_LOG_H_
-#define EPLB_SERVER_RPC_GRPC_LOG_H_
+#pragma once
 
 #include <cstdint>
 
@@ -19,5 +18,3 @@ void GrpcErrorsAreWarnings();
 int64_t FailedHandshakes();
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_GRPC_LOG_H_

@@ -29,11 +29,11 @@ std::string GrpcAdvisory(std::string_view version) {
     if (!absl::SimpleAtoi(parts[i], &found[i])) return "";
   }
   if (found >= kMended) return "";
-  return absl::StrCat("gRPC ", absl::string_view(version.data(), version.size()),
-                      " is of a time before known faults that a peer can use were mended "
-                      "(CVE-2023-1428, CVE-2023-32731, CVE-2023-33953, CVE-2023-4785), unless its "
-                      "builder mended them; let only trusted machines reach this "
-                      "address, or use a build on gRPC 1.56.2 or newer");
+  return absl::StrCat(
+      "gRPC ", absl::string_view(version.data(), version.size()),
+      " is of a time before known faults that a peer can use were mended (CVE-2023-1428, "
+      "CVE-2023-32731, CVE-2023-33953, CVE-2023-4785), unless its builder mended them; let only "
+      "trusted machines reach this address, or use a build on gRPC 1.56.2 or newer");
 }
 
 }  // namespace eplb

@@ -1,6 +1,5 @@
 // The gRPC that this program runs on, and what an operator should know of it.
-#ifndef EPLB_SERVER_RPC_GRPC_VERSION_H_
-#define EPLB_SERVER_RPC_GRPC_VERSION_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -16,5 +15,3 @@ std::string GrpcVersion();
 std::string GrpcAdvisory(std::string_view version);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_GRPC_VERSION_H_

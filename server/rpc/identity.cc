@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 
 namespace eplb {
@@ -78,21 +79,16 @@ absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job) 
     return absl::UnauthenticatedError(peer.unnamed.empty() ? "the peer has no name" : peer.unnamed);
   }
   const std::string who = Shown(peer.name);
-  if (!peer.role) {
-    return absl::PermissionDeniedError(absl::StrCat(who, ": no rule of tls.identity fits"));
-  }
+  if (!peer.role) return PermissionDenied(who, ": no rule of tls.identity fits");
   if (!Permits(*peer.role, verb)) {
-    return absl::PermissionDeniedError(
-        absl::StrCat(who, ": role ", kRoleNames[static_cast<int>(*peer.role)], " may not ",
-                     kVerbNames[static_cast<int>(verb)]));
+    return PermissionDenied(who, ": role ", kRoleNames[static_cast<int>(*peer.role)], " may not ",
+                            kVerbNames[static_cast<int>(verb)]);
   }
   const bool about_no_job = job.empty() && verb == Verb::kQuery;
-  const bool fits =
-      std::any_of(peer.jobs.begin(), peer.jobs.end(),
-                  [job](const std::string& pattern) { return FitsPattern(pattern, job); });
+  const bool fits = std::ranges::any_of(
+      peer.jobs, [job](const std::string& pattern) { return FitsPattern(pattern, job); });
   if (about_no_job || fits) return absl::OkStatus();
-  return absl::PermissionDeniedError(
-      absl::StrCat(who, ": not allowed for job \"", Shown(job), "\" (tls.identity)"));
+  return PermissionDenied(who, ": not allowed for job \"", Shown(job), "\" (tls.identity)");
 }
 
 }  // namespace eplb

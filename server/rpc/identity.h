@@ -1,6 +1,5 @@
 // Which caller may do what: pure functions of an identity, a verb and a job.
-#ifndef EPLB_SERVER_RPC_IDENTITY_H_
-#define EPLB_SERVER_RPC_IDENTITY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -65,5 +64,3 @@ std::string ActorText(const PeerIdentity& peer, std::string_view claimed_by);
 absl::Status Allowed(const PeerIdentity& peer, Verb verb, std::string_view job);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_IDENTITY_H_

@@ -1,6 +1,5 @@
 // Session messages as bytes: parsed from one stream, made once for many.
-#ifndef EPLB_SERVER_RPC_MESSAGE_BYTES_H_
-#define EPLB_SERVER_RPC_MESSAGE_BYTES_H_
+#pragma once
 
 #include <mutex>
 #include <optional>
@@ -35,5 +34,3 @@ class MessageBytes {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_MESSAGE_BYTES_H_

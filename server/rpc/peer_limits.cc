@@ -1,8 +1,7 @@
 // A table of addresses, each with its rate of calls and its open sessions.
 #include "server/rpc/peer_limits.h"
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "server/rpc/unix_acceptor.h"
 
 namespace eplb {
@@ -13,8 +12,7 @@ namespace {
 constexpr absl::Duration kForget = absl::Seconds(2);
 
 absl::Status TooManyHosts() {
-  return absl::ResourceExhaustedError(
-      absl::StrCat("calls from ", PeerLimits::kMaxHosts, " addresses, retry later"));
+  return ResourceExhausted("calls from ", PeerLimits::kMaxHosts, " addresses, retry later");
 }
 
 }  // namespace
@@ -40,8 +38,8 @@ absl::Status PeerLimits::TakeCall(const std::string& host, absl::Time now) {
   if (entry == nullptr) return TooManyHosts();
   entry->last_seen = now;
   if (entry->calls.Take(now)) return absl::OkStatus();
-  return absl::ResourceExhaustedError(absl::StrCat("more calls than limits.calls_per_second = ",
-                                                   options_.calls_per_second, " from one address"));
+  return ResourceExhausted("more calls than limits.calls_per_second = ", options_.calls_per_second,
+                           " from one address");
 }
 
 absl::Status PeerLimits::OpenSession(const std::string& host, absl::Time now) {
@@ -50,9 +48,8 @@ absl::Status PeerLimits::OpenSession(const std::string& host, absl::Time now) {
   if (entry == nullptr) return TooManyHosts();
   entry->last_seen = now;
   if (entry->sessions >= options_.max_sessions) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("limits.max_sessions_per_peer = ", options_.max_sessions,
-                     " streams are open from this address"));
+    return ResourceExhausted("limits.max_sessions_per_peer = ", options_.max_sessions,
+                             " streams are open from this address");
   }
   ++entry->sessions;
   return absl::OkStatus();

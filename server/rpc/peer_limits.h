@@ -1,6 +1,5 @@
 // How much one address may ask for: open sessions, and calls per second.
-#ifndef EPLB_SERVER_RPC_PEER_LIMITS_H_
-#define EPLB_SERVER_RPC_PEER_LIMITS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -54,5 +53,3 @@ std::string HostOf(const std::string& peer);
 bool IsThisMachine(const std::string& host);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_PEER_LIMITS_H_

@@ -4,8 +4,7 @@
 #include <functional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "proto/wire/convert.h"
@@ -23,9 +22,7 @@ constexpr uint32_t kMaxLines = 1000;
 
 // Returns the number of lines that a request asks for.
 absl::StatusOr<int32_t> LimitOf(uint32_t limit, size_t most = kMaxLines) {
-  if (limit > most) {
-    return absl::InvalidArgumentError(absl::StrCat("limit is ", limit, ", expected 0..", most));
-  }
+  if (limit > most) return InvalidInput("limit is ", limit, ", expected 0..", most);
   return limit == 0 ? kDefaultLines : static_cast<int32_t>(limit);
 }
 
@@ -33,9 +30,8 @@ class QueryService : public v1::Query::CallbackService {
  public:
   explicit QueryService(QueryOptions options) : options_(std::move(options)) {}
 
-  grpc::ServerUnaryReactor* GetStatus(grpc::CallbackServerContext* context,
-                                      const v1::GetStatusRequest*,
-                                      v1::GetStatusResponse* response) override {
+  CallReactor* GetStatus(CallContext* context, const v1::GetStatusRequest*,
+                         v1::GetStatusResponse* response) override {
     const absl::Status admitted = options_.gate->Admit(*context, Verb::kQuery, /*job=*/"");
     if (!admitted.ok()) return Done(context, admitted);
     const PeerIdentity peer = options_.gate->IdentityOf(*context);
@@ -60,16 +56,14 @@ class QueryService : public v1::Query::CallbackService {
     return Done(context, absl::OkStatus());
   }
 
-  grpc::ServerUnaryReactor* GetJob(grpc::CallbackServerContext* context,
-                                   const v1::GetJobRequest* request,
-                                   v1::JobStatus* response) override {
+  CallReactor* GetJob(CallContext* context, const v1::GetJobRequest* request,
+                      v1::JobStatus* response) override {
     return AnswerWith(context, request->job(), response,
                       [&] { return options_.runner->Job(request->job()); });
   }
 
-  grpc::ServerUnaryReactor* GetPlacement(grpc::CallbackServerContext* context,
-                                         const v1::GetPlacementRequest* request,
-                                         v1::GetPlacementResponse* response) override {
+  CallReactor* GetPlacement(CallContext* context, const v1::GetPlacementRequest* request,
+                            v1::GetPlacementResponse* response) override {
     if (request->has_version()) {
       return Read(context, request->job(), [this, request, response]() -> absl::Status {
         EPLB_ASSIGN_OR_RETURN(
@@ -89,9 +83,8 @@ class QueryService : public v1::Query::CallbackService {
     });
   }
 
-  grpc::ServerUnaryReactor* ListEvents(grpc::CallbackServerContext* context,
-                                       const v1::ListEventsRequest* request,
-                                       v1::ListEventsResponse* response) override {
+  CallReactor* ListEvents(CallContext* context, const v1::ListEventsRequest* request,
+                          v1::ListEventsResponse* response) override {
     return Read(context, request->job(), [this, request, response]() -> absl::Status {
       EPLB_ASSIGN_OR_RETURN(const int32_t limit, LimitOf(request->limit()));
       EPLB_ASSIGN_OR_RETURN(
@@ -102,9 +95,8 @@ class QueryService : public v1::Query::CallbackService {
     });
   }
 
-  grpc::ServerUnaryReactor* ListPlans(grpc::CallbackServerContext* context,
-                                      const v1::ListPlansRequest* request,
-                                      v1::ListPlansResponse* response) override {
+  CallReactor* ListPlans(CallContext* context, const v1::ListPlansRequest* request,
+                         v1::ListPlansResponse* response) override {
     return Answer(context, request->job(), [&]() -> absl::Status {
       EPLB_ASSIGN_OR_RETURN(const int32_t limit, LimitOf(request->limit()));
       EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans,
@@ -118,9 +110,8 @@ class QueryService : public v1::Query::CallbackService {
     });
   }
 
-  grpc::ServerUnaryReactor* ListWindows(grpc::CallbackServerContext* context,
-                                        const v1::ListWindowsRequest* request,
-                                        v1::ListWindowsResponse* response) override {
+  CallReactor* ListWindows(CallContext* context, const v1::ListWindowsRequest* request,
+                           v1::ListWindowsResponse* response) override {
     return Answer(context, request->job(), [&]() -> absl::Status {
       EPLB_ASSIGN_OR_RETURN(const int32_t limit, LimitOf(request->limit(), kMaxPastWindows));
       EPLB_ASSIGN_OR_RETURN(
@@ -131,17 +122,15 @@ class QueryService : public v1::Query::CallbackService {
     });
   }
 
-  grpc::ServerUnaryReactor* GetPlan(grpc::CallbackServerContext* context,
-                                    const v1::GetPlanRequest* request,
-                                    v1::Plan* response) override {
+  CallReactor* GetPlan(CallContext* context, const v1::GetPlanRequest* request,
+                       v1::Plan* response) override {
     return AnswerWith(context, request->job(), response, [&] {
       return options_.runner->OnePlan(request->job(), Clamped(request->plan()));
     });
   }
 
-  grpc::ServerUnaryReactor* GetLoad(grpc::CallbackServerContext* context,
-                                    const v1::GetLoadRequest* request,
-                                    v1::GetLoadResponse* response) override {
+  CallReactor* GetLoad(CallContext* context, const v1::GetLoadRequest* request,
+                       v1::GetLoadResponse* response) override {
     return AnswerWith(context, request->job(), response,
                       [&] { return options_.runner->NewestWindow(request->job()); });
   }
@@ -157,16 +146,15 @@ class QueryService : public v1::Query::CallbackService {
 
   // Answers a question about a job from memory.
   template <class Question>
-  grpc::ServerUnaryReactor* Answer(grpc::CallbackServerContext* context, const std::string& job,
-                                   Question question) {
+  CallReactor* Answer(CallContext* context, const std::string& job, Question question) {
     const absl::Status admitted = options_.gate->AdmitJob(*context, Verb::kQuery, job);
     return Done(context, admitted.ok() ? question() : admitted);
   }
 
   // Answers with the message of one object, which `question` returns.
   template <class Response, class Question>
-  grpc::ServerUnaryReactor* AnswerWith(grpc::CallbackServerContext* context, const std::string& job,
-                                       Response* response, Question question) {
+  CallReactor* AnswerWith(CallContext* context, const std::string& job, Response* response,
+                          Question question) {
     return Answer(context, job, [&] {
       const auto object = question();
       if (object.ok()) ToProto(*object, response);
@@ -175,16 +163,16 @@ class QueryService : public v1::Query::CallbackService {
   }
 
   // Answers a question about a job from the store, on the reader's thread.
-  grpc::ServerUnaryReactor* Read(grpc::CallbackServerContext* context, const std::string& job,
-                                 std::function<absl::Status()> question) {
+  CallReactor* Read(CallContext* context, const std::string& job,
+                    std::function<absl::Status()> question) {
     const absl::Status admitted = options_.gate->AdmitJob(*context, Verb::kQuery, job);
     if (!admitted.ok()) return Done(context, admitted);
-    grpc::ServerUnaryReactor* const reactor = context->DefaultReactor();
+    CallReactor* const reactor = context->DefaultReactor();
     const bool posted = options_.reader->Post(
         [reactor, question = std::move(question)] { reactor->Finish(wire::ToGrpc(question())); });
     if (!posted) {
-      reactor->Finish(wire::ToGrpc(absl::ResourceExhaustedError(absl::StrCat(
-          Reader::kMaxWaiting, " questions wait for the store already, retry later"))));
+      reactor->Finish(wire::ToGrpc(ResourceExhausted(
+          Reader::kMaxWaiting, " questions wait for the store already, retry later")));
     }
     return reactor;
   }

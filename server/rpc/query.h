@@ -1,6 +1,5 @@
 // Query: read-only answers about jobs.
-#ifndef EPLB_SERVER_RPC_QUERY_H_
-#define EPLB_SERVER_RPC_QUERY_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -28,5 +27,3 @@ struct QueryOptions {
 std::unique_ptr<v1::Query::CallbackService> MakeQueryService(QueryOptions options);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_QUERY_H_

@@ -8,12 +8,12 @@ namespace eplb {
 void RefusedJobs::Add(const std::string& host, const std::string& job) {
   const std::lock_guard lock(mutex_);
   const auto is_job = [&job](const Refused& one) { return one.job == job; };
-  if (std::any_of(sample_.begin(), sample_.end(), is_job)) return;
+  if (std::ranges::any_of(sample_, is_job)) return;
   const auto is_of_host = [&host](const Refused& one) { return one.host == host; };
-  if (std::count_if(sample_.begin(), sample_.end(), is_of_host) >= kMaxRefusedJobsOfHost) {
+  if (std::ranges::count_if(sample_, is_of_host) >= kMaxRefusedJobsOfHost) {
     // Only a name of the same host gives way.
     const bool is_drawn = std::bernoulli_distribution(0.5)(random_);
-    if (is_drawn) std::find_if(sample_.begin(), sample_.end(), is_of_host)->job = job;
+    if (is_drawn) std::ranges::find_if(sample_, is_of_host)->job = job;
     return;
   }
   ++seen_;

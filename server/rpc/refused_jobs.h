@@ -1,6 +1,5 @@
 // Names of the jobs whose ranks a standby refuses.
-#ifndef EPLB_SERVER_RPC_REFUSED_JOBS_H_
-#define EPLB_SERVER_RPC_REFUSED_JOBS_H_
+#pragma once
 
 #include <cstddef>
 #include <mutex>
@@ -36,5 +35,3 @@ class RefusedJobs {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_REFUSED_JOBS_H_

@@ -1,8 +1,8 @@
 #include "server/rpc/rendezvous.h"
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/digest.h"
@@ -19,13 +19,11 @@ std::string MissingRanks(int32_t world_size, const std::vector<int32_t>& missing
 
 absl::Status CheckToken(int32_t number, const std::string& token) {
   if (number < 0) {
-    return absl::InvalidArgumentError(
-        "key is not the number of an all-gather, expected 0, 1, 2 ..");
+    return InvalidInput("key is not the number of an all-gather, expected 0, 1, 2 ..");
   }
   if (token.size() > wire::kMaxNameLength || (number == 0) != token.empty()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("token has ", token.size(), " characters in all-gather ", number,
-                     ", expected none in all-gather 0 and that of its answer later"));
+    return InvalidInput("token has ", token.size(), " characters in all-gather ", number,
+                        ", expected none in all-gather 0 and that of its answer later");
   }
   return absl::OkStatus();
 }
@@ -45,26 +43,24 @@ void Rendezvous::Make(const Calls& calls) {
 
 absl::Status Rendezvous::Check(const Member& member) const {
   if (member.launch_id.empty()) {
-    return absl::InvalidArgumentError(
-        "launch_id is empty: two runs of a job could meet; set EPLB_LAUNCH_ID, equal on all "
-        "ranks of a run and different for each run");
+    return InvalidInput(
+        "launch_id is empty: two runs of a job could meet; set EPLB_LAUNCH_ID, equal on all ranks "
+        "of a run and different for each run");
   }
   // They stand in the messages of other ranks.
   EPLB_RETURN_IF_ERROR(wire::CheckPlainName("job", member.job));
   EPLB_RETURN_IF_ERROR(wire::CheckPrintableName("launch_id", member.launch_id));
   EPLB_RETURN_IF_ERROR(CheckToken(member.number, member.token));
   if (member.world_size < 1 || member.world_size > limits_.max_world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("world_size is ", member.world_size,
-                                                   ", expected 1..", limits_.max_world_size));
+    return InvalidInput("world_size is ", member.world_size, ", expected 1..",
+                        limits_.max_world_size);
   }
   if (member.rank < 0 || member.rank >= member.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("rank is ", member.rank, ", expected 0..", member.world_size - 1));
+    return InvalidInput("rank is ", member.rank, ", expected 0..", member.world_size - 1);
   }
   for (const std::string* blob : {&member.blob, &member.previous}) {
     if (blob->size() <= kMaxBlobBytes) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat("blob has ", blob->size(), " bytes, at most ", kMaxBlobBytes));
+    return InvalidInput("blob has ", blob->size(), " bytes, at most ", kMaxBlobBytes);
   }
   return absl::OkStatus();
 }
@@ -103,8 +99,7 @@ absl::Status Rendezvous::TellApart(const Member& member, absl::Time now, Calls* 
   auto run = launches_.find(key);
   if (run == launches_.end() && member.token.empty()) {
     if (launches_.size() >= kMaxAllGathers) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(kMaxAllGathers, " runs are starting, retry later"));
+      return ResourceExhausted(kMaxAllGathers, " runs are starting, retry later");
     }
     run = launches_.emplace(key, Run{}).first;
   }
@@ -134,10 +129,10 @@ absl::Status Rendezvous::TellApart(const Member& member, absl::Time now, Calls* 
 }
 
 absl::Status Rendezvous::EndStart(const Member& member, absl::Time now, Calls* calls) {
-  absl::Status status = absl::FailedPreconditionError(
-      absl::StrCat("two runs share the launch id ", member.launch_id, ": rank ", member.rank,
-                   " has two processes, or a run with this id has just ended; give each run an "
-                   "EPLB_LAUNCH_ID of its own (torchrun: --rdzv-id)"));
+  absl::Status status =
+      FailedPrecondition("two runs share the launch id ", member.launch_id, ": rank ", member.rank,
+                         " has two processes, or a run with this id has just ended; give each run "
+                         "an EPLB_LAUNCH_ID of its own (torchrun: --rdzv-id)");
   for (auto it = all_gathers_.lower_bound({member.job, member.launch_id, "", 0});
        it != all_gathers_.end() && it->first.job == member.job &&
        it->first.launch_id == member.launch_id;) {
@@ -177,8 +172,7 @@ absl::Status Rendezvous::Admit(const Member& member, absl::Time now,
   }
   if (found == all_gathers_.end()) {
     if (all_gathers_.size() >= kMaxAllGathers) {
-      return absl::ResourceExhaustedError(
-          absl::StrCat(kMaxAllGathers, " all-gathers are open, retry later"));
+      return ResourceExhausted(kMaxAllGathers, " all-gathers are open, retry later");
     }
     found = all_gathers_.emplace(key, AllGather{}).first;
     found->second.world_size = member.world_size;
@@ -187,15 +181,14 @@ absl::Status Rendezvous::Admit(const Member& member, absl::Time now,
   }
   *all_gather = found;
   if (found->second.world_size != member.world_size) {
-    return absl::InvalidArgumentError(absl::StrCat("rank ", member.rank, " has world_size ",
-                                                   member.world_size, ", the ranks before it have ",
-                                                   found->second.world_size));
+    return InvalidInput("rank ", member.rank, " has world_size ", member.world_size,
+                        ", the ranks before it have ", found->second.world_size);
   }
   if (found->second.result == nullptr &&
       bytes_ + member.blob.size() + member.previous.size() > limits_.max_bytes) {
     if (found->second.ranks.empty()) Erase(found);
-    return absl::ResourceExhaustedError(absl::StrCat("the blobs of all all-gathers exceed ",
-                                                     limits_.max_bytes, " bytes, retry later"));
+    return ResourceExhausted("the blobs of all all-gathers exceed ", limits_.max_bytes,
+                             " bytes, retry later");
   }
   return absl::OkStatus();
 }
@@ -226,8 +219,7 @@ void Rendezvous::Wait(Member member, const void* caller, Done done, absl::Time n
   if (waiting.caller != nullptr) {
     callers_.erase(waiting.caller);
     calls->emplace_back(std::move(waiting.done),
-                        absl::AbortedError(absl::StrCat("rank ", member.rank,
-                                                        " called again, this call is replaced")));
+                        Aborted("rank ", member.rank, " called again, this call is replaced"));
   }
   const size_t bytes = member.blob.size() + member.previous.size();
   joined.bytes += bytes - waiting.bytes();
@@ -298,10 +290,9 @@ void Rendezvous::Complete(AllGathers::iterator all_gather, Calls* calls) {
   auto answer = std::make_shared<Answer>();
   answer->token = TokenOf(key.launch_id, nonces);
   if (key.number > 0 && key.token != answer->token) {
-    const absl::Status status = absl::FailedPreconditionError(
-        absl::StrCat("the processes of all-gather ", key.number, " of run ", key.launch_id,
-                     " are not those that began the start; give each run its own "
-                     "EPLB_LAUNCH_ID"));
+    const absl::Status status = FailedPrecondition(
+        "the processes of all-gather ", key.number, " of run ", key.launch_id,
+        " are not those that began the start; give each run its own EPLB_LAUNCH_ID");
     RefuseToken(key.token, status);
     End(&complete, status, calls);
     return Erase(all_gather);
@@ -354,13 +345,12 @@ void Rendezvous::Expire(absl::Time now) {
         if (!all_gather.ranks.contains(rank)) missing.push_back(rank);
       }
       End(&all_gather,
-          absl::DeadlineExceededError(absl::StrCat(
+          DeadlineExceeded(
               MissingRanks(all_gather.world_size, missing), " did not call all-gather ",
               current->first.number, " of job \"", current->first.job, "\", run \"",
               current->first.launch_id, "\", within ",
               absl::FormatDuration(all_gather.deadline - all_gather.began),
-              "; ranks meet under one launch id (EPLB_LAUNCH_ID, else the "
-              "launcher's)")),
+              "; ranks meet under one launch id (EPLB_LAUNCH_ID, else the launcher's)"),
           &calls);
       Erase(current);
     }

@@ -13,8 +13,7 @@
 // A rank sends with each all-gather what it gave to the one before: ranks that did not get the
 // answer of a daemon that died get it from the next one. The answer to the last all-gather of a
 // start is the only one that can be lost, to be missed at the deadline.
-#ifndef EPLB_SERVER_RPC_RENDEZVOUS_H_
-#define EPLB_SERVER_RPC_RENDEZVOUS_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -159,5 +158,3 @@ class Rendezvous {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_RENDEZVOUS_H_

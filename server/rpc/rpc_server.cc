@@ -3,8 +3,6 @@
 
 #include <sys/stat.h>
 
-#include <algorithm>
-#include <chrono>
 #include <condition_variable>
 #include <functional>
 #include <mutex>
@@ -12,19 +10,16 @@
 #include <thread>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-#include "absl/time/time.h"
 #include <grpcpp/ext/proto_server_reflection_plugin.h>
 #include <grpcpp/grpcpp.h>
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "server/process/log.h"
-#include "server/process/socket.h"
 #include "server/rpc/admin.h"
 #include "server/rpc/balancer.h"
 #include "server/rpc/connection_acceptor.h"
-#include "server/rpc/gate.h"
 #include "server/rpc/grpc_log.h"
 #include "server/rpc/query.h"
 #include "server/rpc/server_credentials.h"
@@ -261,8 +256,8 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
     if (parts->server != nullptr) EPLB_RETURN_IF_ERROR(parts->ListenOnUnix());
   }
   if (parts->server == nullptr || (port <= 0 && !own_listener)) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", listen.Text(),
-                                               ": it is no place in which a socket can be made"));
+    return Unavailable("cannot listen on ", listen.Text(),
+                       ": it is no place in which a socket can be made");
   }
   parts->Serve();
   GrpcErrorsAreWarnings();
@@ -286,15 +281,15 @@ void RpcServer::StopServing() {
   if (auto* health = parts_->server->GetHealthCheckService()) health->SetServingStatus(false);
   parts_->options.runner->sessions().StopAccepting();
   parts_->balancer.Drain();
-  parts_->rendezvous.FailAll(absl::UnavailableError(BalancerService::kDrains));
+  parts_->rendezvous.FailAll(Unavailable(BalancerService::kDrains));
 }
 
 void RpcServer::Shutdown(absl::Duration grace) {
   StopServing();
   Sessions& sessions = parts_->options.runner->sessions();
-  sessions.CloseAll(absl::UnavailableError("the daemon shuts down; connect again later"));
-  parts_->options.runner->changes().FailAll(absl::UnavailableError(
-      "the daemon is shutting down; retry after its restart with the same request_id"));
+  sessions.CloseAll(Unavailable("the daemon shuts down; connect again later"));
+  parts_->options.runner->changes().FailAll(
+      Unavailable("the daemon is shutting down; retry after its restart with the same request_id"));
   // Server::Shutdown with a live stream waits for its whole deadline, so wait for the streams
   // first.
   (void)sessions.WaitUntilEmpty(grace);

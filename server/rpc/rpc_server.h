@@ -1,15 +1,12 @@
 // The gRPC side of the daemon: Balancer, Query, Admin, health and reflection on one address.
-#ifndef EPLB_SERVER_RPC_RPC_SERVER_H_
-#define EPLB_SERVER_RPC_RPC_SERVER_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
 #include <memory>
 #include <string>
-#include <string_view>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -90,5 +87,3 @@ class RpcServer {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_RPC_SERVER_H_

@@ -1,6 +1,5 @@
 // How long calls that are no stream took, by method and code; what peers wait for besides streams.
-#ifndef EPLB_SERVER_RPC_RPC_TIMES_H_
-#define EPLB_SERVER_RPC_RPC_TIMES_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -40,5 +39,3 @@ class RpcTimes {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_RPC_TIMES_H_

@@ -1,6 +1,5 @@
 // TLS of the gRPC listeners. The only file that uses gRPC's TLS interface, which is experimental.
-#ifndef EPLB_SERVER_RPC_SERVER_CREDENTIALS_H_
-#define EPLB_SERVER_RPC_SERVER_CREDENTIALS_H_
+#pragma once
 
 #include <memory>
 
@@ -20,5 +19,3 @@ absl::StatusOr<std::shared_ptr<grpc::ServerCredentials>> MakeServerCredentials(
     const TlsOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_SERVER_CREDENTIALS_H_

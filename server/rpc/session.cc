@@ -1,7 +1,6 @@
 // The reactor of a stream: reads, checks and hands on; writes what the mailbox holds.
 #include "server/rpc/session.h"
 
-#include <atomic>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -14,7 +13,6 @@
 #include "base/monotonic_clock.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/status.h"
-#include "server/rpc/message_bytes.h"
 #include "server/runner/rate_limit.h"
 
 namespace eplb {

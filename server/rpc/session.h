@@ -1,6 +1,5 @@
 // One rank's stream: it moves messages and decides nothing.
-#ifndef EPLB_SERVER_RPC_SESSION_H_
-#define EPLB_SERVER_RPC_SESSION_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -41,5 +40,3 @@ struct SessionServices {
 SessionStream* StartSession(grpc::CallbackServerContext* context, const SessionServices& services);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_SESSION_H_

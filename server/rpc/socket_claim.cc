@@ -10,6 +10,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "server/process/address.h"
 #include "server/process/descriptor.h"
@@ -35,7 +36,7 @@ bool IsServed(const std::string& unix_path) {
 
 absl::Status CheckSocketPath(const std::string& path) {
   const auto no = [&path](const std::string& why) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on unix:", path, ": ", why));
+    return Unavailable("cannot listen on unix:", path, ": ", why);
   };
   struct stat info = {};
   if (lstat(path.c_str(), &info) != 0) {

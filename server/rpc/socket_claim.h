@@ -1,6 +1,5 @@
 // The right to the path of a Unix socket, so that one daemon does not take it from another.
-#ifndef EPLB_SERVER_RPC_SOCKET_CLAIM_H_
-#define EPLB_SERVER_RPC_SOCKET_CLAIM_H_
+#pragma once
 
 #include <string>
 
@@ -22,5 +21,3 @@ absl::Status CheckSocketPath(const std::string& path);
 absl::StatusOr<FileLock> ClaimSocket(const std::string& path);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_SOCKET_CLAIM_H_

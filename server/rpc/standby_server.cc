@@ -11,13 +11,13 @@
 #include <grpcpp/generic/async_generic_service.h>
 #include <grpcpp/grpcpp.h>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/names.h"
 #include "proto/wire/status.h"
 #include "server/rpc/connection_acceptor.h"
 #include "server/rpc/gate.h"
-#include "server/rpc/grpc_log.h"
 #include "server/rpc/message_bytes.h"
 #include "server/rpc/refused_jobs.h"
 #include "server/rpc/server_credentials.h"
@@ -43,10 +43,10 @@ grpc::Status Refuse(grpc::GenericCallbackServerContext* context, const std::stri
   if (!trouble.empty()) {
     context->AddTrailingMetadata(wire::kTroubleKey, Clipped(trouble, wire::kMaxStatusMessage));
   }
-  return wire::ToGrpc(absl::UnavailableError(absl::StrCat(
+  return wire::ToGrpc(Unavailable(
       "NOT_LEADER: this daemon stands by",
       leader.empty() ? ", and none leads at the moment" : absl::StrCat("; ", leader, " leads"),
-      trouble.empty() ? "" : "; ", trouble)));
+      trouble.empty() ? "" : "; ", trouble));
 }
 
 // Answers one call and ends with it.
@@ -159,9 +159,7 @@ absl::StatusOr<std::unique_ptr<StandbyServer>> StandbyServer::Start(StandbyOptio
   using Door = grpc::ServerBuilder::experimental_type::ExternalConnectionType;
   parts->door = builder.experimental().AddExternalConnectionAcceptor(Door::FROM_FD, credentials);
   parts->server = builder.BuildAndStart();
-  if (parts->server == nullptr) {
-    return absl::UnavailableError(absl::StrCat("cannot serve on ", options.listen.Text()));
-  }
+  if (parts->server == nullptr) return Unavailable("cannot serve on ", options.listen.Text());
   if (auto* health = parts->server->GetHealthCheckService()) health->SetServingStatus(false);
   for (Descriptor& listener : bound.sockets) {
     parts->acceptors.push_back(std::make_unique<ConnectionAcceptor>(

@@ -1,6 +1,5 @@
 // The gRPC side of a daemon that stands by: it refuses every call and names the daemon that leads.
-#ifndef EPLB_SERVER_RPC_STANDBY_SERVER_H_
-#define EPLB_SERVER_RPC_STANDBY_SERVER_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -58,5 +57,3 @@ class StandbyServer {
 bool Reaches(const std::string& address, const wire::TlsFiles& tls, absl::Duration within);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_STANDBY_SERVER_H_

@@ -19,6 +19,8 @@
 #include <grpcpp/server.h>
 #include <grpcpp/server_posix.h>
 
+#include "base/errors.h"
+
 namespace eplb {
 
 namespace {
@@ -31,8 +33,7 @@ constexpr int kFirstNumber = 256;
 constexpr int kNumNumbers = 512;
 
 absl::Status NotListening(const std::string& path) {
-  return absl::UnavailableError(
-      absl::StrCat("cannot listen on unix:", path, ": ", std::strerror(errno)));
+  return Unavailable("cannot listen on unix:", path, ": ", std::strerror(errno));
 }
 
 // Moves a descriptor to the next of the numbers. gRPC tells a call only the number of its

@@ -1,7 +1,6 @@
 // The listener of a Unix socket without TLS. It accepts the connections itself and hands them to
 // gRPC, because only the kernel has the user at the other end and gRPC's own listener does not ask.
-#ifndef EPLB_SERVER_RPC_UNIX_ACCEPTOR_H_
-#define EPLB_SERVER_RPC_UNIX_ACCEPTOR_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -84,5 +83,3 @@ class UnixAcceptor {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RPC_UNIX_ACCEPTOR_H_

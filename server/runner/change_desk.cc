@@ -4,26 +4,23 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
+#include "base/errors.h"
 
 namespace eplb {
 
 size_t ChangeDesk::NumOfRanks() const {
-  return static_cast<size_t>(std::count_if(waiting_.begin(), waiting_.end(), [](const auto& one) {
-    return one.second.who == Who::kRank;
-  }));
+  return static_cast<size_t>(std::ranges::count_if(
+      waiting_, [](const auto& one) { return one.second.who == Who::kRank; }));
 }
 
 absl::StatusOr<int64_t> ChangeDesk::Take(Who who, Done done, absl::Time now) {
   const std::lock_guard lock(mutex_);
   if (!closed_.ok()) return closed_;
   if (waiting_.size() >= kMaxWaiting) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(waiting_.size(), " changes wait for the core already, retry later"));
+    return ResourceExhausted(waiting_.size(), " changes wait for the core already, retry later");
   }
   if (who == Who::kRank && NumOfRanks() >= kMaxOfRanks) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat(kMaxOfRanks, " reservations wait for the core already, retry later"));
+    return ResourceExhausted(kMaxOfRanks, " reservations wait for the core already, retry later");
   }
   waiting_.emplace(++last_ticket_, Waiting{std::move(done), now + kDeadline, who});
   return last_ticket_;
@@ -55,9 +52,9 @@ void ChangeDesk::Expire(absl::Time now) {
     }
   }
   for (const int64_t ticket : late) {
-    Answer(ticket, absl::DeadlineExceededError(absl::StrCat(
-                       "the core did not answer within ", absl::FormatDuration(kDeadline),
-                       "; ask again with the same request_id to learn whether it was done")));
+    Answer(ticket,
+           DeadlineExceeded("the core did not answer within ", absl::FormatDuration(kDeadline),
+                            "; ask again with the same request_id to learn whether it was done"));
   }
 }
 

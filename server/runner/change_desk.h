@@ -1,6 +1,5 @@
 // The operators' changes that wait for the core's answer.
-#ifndef EPLB_SERVER_RUNNER_CHANGE_DESK_H_
-#define EPLB_SERVER_RUNNER_CHANGE_DESK_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -56,5 +55,3 @@ class ChangeDesk {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_CHANGE_DESK_H_

@@ -1,13 +1,11 @@
 // Executes the effects of one decision, in order.
-#ifndef EPLB_SERVER_RUNNER_EFFECT_EXECUTOR_H_
-#define EPLB_SERVER_RUNNER_EFFECT_EXECUTOR_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
 #include <functional>
 #include <mutex>
 #include <optional>
-#include <string>
 
 #include "absl/status/status.h"
 
@@ -81,5 +79,3 @@ class EffectExecutor {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_EFFECT_EXECUTOR_H_

@@ -1,7 +1,5 @@
 #include "server/runner/event_queue.h"
 
-#include <utility>
-
 #include "proto/wire/report_counts.h"
 
 namespace eplb {
@@ -34,9 +32,7 @@ Admission EventQueue::Push(core::Event event) {
     const std::lock_guard lock(mutex_);
     const bool asked_for = std::holds_alternative<core::Change>(event) ||
                            std::holds_alternative<core::ReserveVersion>(event);
-    if (asked_for && items_.size() >= limits_.max_events) {
-      return Admission::kFull;
-    }
+    if (asked_for && items_.size() >= limits_.max_events) return Admission::kFull;
     if (message != nullptr) {
       const bool report = std::holds_alternative<wire::LoadReport>(message->message);
       const size_t places = report ? limits_.max_events / 2 : limits_.max_events;

@@ -1,6 +1,5 @@
 // Events that wait for the core, bounded in number and bytes.
-#ifndef EPLB_SERVER_RUNNER_EVENT_QUEUE_H_
-#define EPLB_SERVER_RUNNER_EVENT_QUEUE_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -84,5 +83,3 @@ class EventQueue {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_EVENT_QUEUE_H_

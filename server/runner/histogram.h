@@ -1,6 +1,5 @@
 // Durations sorted into fixed buckets by several threads.
-#ifndef EPLB_SERVER_RUNNER_HISTOGRAM_H_
-#define EPLB_SERVER_RUNNER_HISTOGRAM_H_
+#pragma once
 
 #include <mutex>
 
@@ -26,5 +25,3 @@ class Histogram {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_HISTOGRAM_H_

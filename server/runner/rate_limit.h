@@ -1,6 +1,5 @@
 // A bucket of tokens: limits messages a second on average, and how many may arrive in a burst.
-#ifndef EPLB_SERVER_RUNNER_RATE_LIMIT_H_
-#define EPLB_SERVER_RUNNER_RATE_LIMIT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -36,5 +35,3 @@ class RateLimit {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_RATE_LIMIT_H_

@@ -1,6 +1,5 @@
 // The thread that reads the store for questions, so that no thread of gRPC waits for a disk.
-#ifndef EPLB_SERVER_RUNNER_READER_H_
-#define EPLB_SERVER_RUNNER_READER_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstddef>
@@ -36,5 +35,3 @@ class Reader {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_READER_H_

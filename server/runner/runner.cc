@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <chrono>
-#include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/thread_cpu_time.h"
@@ -84,8 +82,7 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
   runner->history_.Restore(*std::move(windows));
   runner->executor_.ProbeStore(runner->term());
   if (!runner->executor_.store_works()) {
-    const absl::Status status =
-        absl::UnavailableError("the store takes no writes, the term cannot be stored");
+    const absl::Status status = Unavailable("the store takes no writes, the term cannot be stored");
     Log(LogLevel::kError, "store_failed", {{"reason", std::string(status.message())}});
     runner->Handle(core::StoreFailed{.job = "", .status = status});
   }
@@ -137,7 +134,7 @@ void Runner::Stop() {
   stopping_ = true;
   queue_.Stop();
   if (thread_.joinable()) thread_.join();
-  changes_.FailAll(absl::UnavailableError("the daemon is shutting down; retry after its restart"));
+  changes_.FailAll(Unavailable("the daemon is shutting down; retry after its restart"));
   while (executor_.SaveWindows()) continue;
   store_->Close();
 }
@@ -156,7 +153,7 @@ absl::Status Runner::Post(Question question, ChangeDesk::Who who, ChangeDesk::Do
   question.ticket = ticket;
   if (queue_.Push(std::move(question)) == Admission::kQueued) return absl::OkStatus();
   if (!changes_.Drop(ticket)) return absl::OkStatus();  // it was answered meanwhile
-  return absl::ResourceExhaustedError("the daemon's event queue is full, retry later");
+  return ResourceExhausted("the daemon's event queue is full, retry later");
 }
 
 // Nothing changes the core between this and its decision, so the version stays the right one.
@@ -294,8 +291,8 @@ absl::StatusOr<core::JobView> Runner::Job(const std::string& job) const {
     return core_.Job(job, MonotonicNow());
   }
   const std::shared_ptr<const Views> views = LastViews();
-  const auto found = std::find_if(views->jobs.begin(), views->jobs.end(),
-                                  [&job](const core::JobView& view) { return view.job == job; });
+  const auto found = std::ranges::find_if(
+      views->jobs, [&job](const core::JobView& view) { return view.job == job; });
   if (found != views->jobs.end()) return *found;
   const std::lock_guard lock(core_mutex_);  // it may have registered since the views were made
   return core_.Job(job, MonotonicNow());
@@ -313,9 +310,7 @@ absl::StatusOr<core::LeaderView> Runner::Leader(const std::string& job,
 }
 
 std::vector<core::RefusedJob> Runner::Refusals() const {
-  if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) {
-    return core_.Refusals();
-  }
+  if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) return core_.Refusals();
   return LastViews()->refusals;
 }
 
@@ -374,10 +369,10 @@ absl::StatusOr<WindowLoads> Runner::LoadsOf(const std::string& job,
 
 absl::StatusOr<core::Plan> Runner::NewestSwitched(const std::string& job) const {
   EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans, Plans(job, core::kMaxPlans));
-  const auto plan = std::find_if(plans.begin(), plans.end(),
-                                 [](const core::Plan& one) { return one.chunks_committed > 0; });
+  const auto plan =
+      std::ranges::find_if(plans, [](const core::Plan& one) { return one.chunks_committed > 0; });
   if (plan != plans.end()) return *plan;
-  return absl::NotFoundError(absl::StrCat("no plan of job ", job, " has moved an expert yet"));
+  return NotFound("no plan of job ", job, " has moved an expert yet");
 }
 
 absl::StatusOr<Traffic> Runner::TrafficOf(const std::string& job,
@@ -385,9 +380,8 @@ absl::StatusOr<Traffic> Runner::TrafficOf(const std::string& job,
   EPLB_ASSIGN_OR_RETURN(const core::Plan plan,
                         number ? OnePlan(job, *number) : NewestSwitched(job));
   if (plan.chunks_committed == 0) {
-    return absl::NotFoundError(absl::StrCat("plan ", plan.plan, " of job ", job,
-                                            " moved no expert: it was ",
-                                            std::string(PlanResultName(plan.result))));
+    return NotFound("plan ", plan.plan, " of job ", job, " moved no expert: it was ",
+                    std::string(PlanResultName(plan.result)));
   }
   EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody before, PlacementOf(job, plan.base_version));
   EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody after, PlacementOf(job, plan.last_version));
@@ -407,15 +401,15 @@ RunnerCounters Runner::Counters() const {
 absl::Status Runner::Alive() const {
   const absl::Duration silence = MonotonicNow() - absl::FromUnixNanos(turned_nanos_);
   if (silence < kStalled) return absl::OkStatus();
-  return absl::UnavailableError(absl::StrCat("the daemon's core has been blocked for ",
-                                             absl::FormatDuration(absl::Trunc(silence, kTick))));
+  return Unavailable("the daemon's core has been blocked for ",
+                     absl::FormatDuration(absl::Trunc(silence, kTick)));
 }
 
 absl::Status Runner::Readiness() const {
   EPLB_RETURN_IF_ERROR(Alive());
   if (!executor_.store_works()) {
-    return absl::UnavailableError(absl::StrCat("the store does not take writes: ",
-                                               std::string(executor_.store_status().message())));
+    return Unavailable("the store does not take writes: ",
+                       std::string(executor_.store_status().message()));
   }
   const std::lock_guard lock(published_mutex_);
   return published_.readiness;

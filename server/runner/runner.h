@@ -1,6 +1,5 @@
 // Lends the deterministic core its threads, its clock and its store.
-#ifndef EPLB_SERVER_RUNNER_RUNNER_H_
-#define EPLB_SERVER_RUNNER_RUNNER_H_
+#pragma once
 
 #include <atomic>
 #include <memory>
@@ -184,5 +183,3 @@ class Runner {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_RUNNER_H_

@@ -1,9 +1,10 @@
 #include "server/runner/sessions.h"
 
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+
+#include "base/errors.h"
 
 namespace eplb {
 
@@ -50,11 +51,10 @@ size_t Mailbox::size() const {
 
 absl::StatusOr<core::SessionId> Sessions::Open(std::shared_ptr<Mailbox> mailbox, absl::Time now) {
   const std::lock_guard lock(mutex_);
-  if (!accepting_) return absl::UnavailableError("the daemon drains, retry later");
+  if (!accepting_) return Unavailable("the daemon drains, retry later");
   if (std::ssize(sessions_) >= limits_.max_sessions) {
-    if (!limits_.no_more.empty()) return absl::ResourceExhaustedError(limits_.no_more);
-    return absl::ResourceExhaustedError(
-        absl::StrCat("limits.max_sessions = ", limits_.max_sessions, " streams are open"));
+    if (!limits_.no_more.empty()) return ResourceExhausted(limits_.no_more);
+    return ResourceExhausted("limits.max_sessions = ", limits_.max_sessions, " streams are open");
   }
   sessions_[++last_] = {.mailbox = std::move(mailbox), .hello_by = now + limits_.hello_deadline};
   return last_;
@@ -164,8 +164,8 @@ void Sessions::Expire(absl::Time now) {
     }
   }
   for (const std::shared_ptr<Mailbox>& mailbox : silent) {
-    mailbox->Close(absl::DeadlineExceededError(
-        absl::StrCat("no Hello within ", absl::FormatDuration(limits_.hello_deadline))));
+    mailbox->Close(
+        DeadlineExceeded("no Hello within ", absl::FormatDuration(limits_.hello_deadline)));
   }
   for (const std::shared_ptr<Mailbox>& mailbox : stuck) mailbox->Cancel();
 }

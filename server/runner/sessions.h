@@ -1,6 +1,5 @@
 // The open streams by number.
-#ifndef EPLB_SERVER_RUNNER_SESSIONS_H_
-#define EPLB_SERVER_RUNNER_SESSIONS_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -123,5 +122,3 @@ class Sessions {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_SESSIONS_H_

@@ -4,8 +4,6 @@
 #include <cmath>
 #include <utility>
 
-#include "absl/time/time.h"
-
 #include "base/monotonic_clock.h"
 #include "server/core/solution.h"
 
@@ -68,8 +66,8 @@ void Solver::Cancel(const core::CancelSolve& which) {
 }
 
 bool Solver::IsAtWork(const std::string& job) const {
-  return std::any_of(at_work_.begin(), at_work_.end(),
-                     [&job](const Work& work) { return work.request.job == job; });
+  return std::ranges::any_of(at_work_,
+                             [&job](const Work& work) { return work.request.job == job; });
 }
 
 std::deque<core::Solve>::iterator Solver::Next() {

@@ -1,6 +1,5 @@
 // The threads that compute placements.
-#ifndef EPLB_SERVER_RUNNER_SOLVER_H_
-#define EPLB_SERVER_RUNNER_SOLVER_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -10,7 +9,6 @@
 #include <list>
 #include <map>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -84,5 +82,3 @@ class Solver {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_RUNNER_SOLVER_H_

@@ -4,8 +4,7 @@
 
 #include <optional>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "placement/digest.h"
 
 namespace eplb::sqlite {
@@ -86,8 +85,7 @@ std::string RowToBytes(const Row& row) {
 }
 
 absl::StatusOr<Row> RowFromBytes(std::string_view bytes, const std::string& what) {
-  const absl::Status damaged =
-      absl::DataLossError(absl::StrCat(what, " does not fit its checksum"));
+  const absl::Status damaged = DataLoss(what, " does not fit its checksum");
   if (bytes.size() < kNumberBytes) return damaged;
   const std::string_view cells = bytes.substr(0, bytes.size() - kNumberBytes);
   std::string_view rest = bytes.substr(cells.size());
@@ -97,7 +95,7 @@ absl::StatusOr<Row> RowFromBytes(std::string_view bytes, const std::string& what
   Row row;
   for (rest = cells; !rest.empty();) {
     std::optional<Cell> cell = TakeCell(&rest);
-    if (!cell) return absl::DataLossError(absl::StrCat(what, " has an unknown format"));
+    if (!cell) return DataLoss(what, " has an unknown format");
     row.push_back(*std::move(cell));
   }
   return row;

@@ -1,6 +1,5 @@
 // Rows with a checksum, so that a damaged cell is never taken for content.
-#ifndef EPLB_SERVER_STORE_CHECKED_ROWS_H_
-#define EPLB_SERVER_STORE_CHECKED_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -30,5 +29,3 @@ std::string RowToBytes(const Row& row);
 absl::StatusOr<Row> RowFromBytes(std::string_view bytes, const std::string& what);
 
 }  // namespace eplb::sqlite
-
-#endif  // EPLB_SERVER_STORE_CHECKED_ROWS_H_

@@ -10,7 +10,7 @@
 #include <filesystem>
 #include <system_error>
 
-#include "absl/strings/str_cat.h"
+#include "base/errors.h"
 
 namespace eplb {
 
@@ -23,8 +23,8 @@ constexpr char kReplaced[] =
     "the daemon, put the right database there, then start it";
 
 constexpr char kLogReplaced[] =
-    ": SQLite's write-ahead log was deleted or replaced under the daemon, so nothing is "
-    "written any more; stop the daemon with SIGTERM, which saves what that log held, then start it";
+    ": SQLite's write-ahead log was deleted or replaced under the daemon, so nothing is written "
+    "any more; stop the daemon with SIGTERM, which saves what that log held, then start it";
 
 std::string LogPath(const std::string& path) { return path + "-wal"; }
 
@@ -68,9 +68,7 @@ void RestrictToOwner(const std::string& path) {
 
 absl::StatusOr<DatabaseFile> DatabaseFile::Open(const std::string& path) {
   Descriptor descriptor = OpenOrCreate(path);
-  if (descriptor.get() < 0) {
-    return absl::UnavailableError(absl::StrCat(path, ": cannot be opened: ", std::strerror(errno)));
-  }
+  if (descriptor.get() < 0) return Unavailable(path, ": cannot be opened: ", std::strerror(errno));
   return DatabaseFile(std::move(descriptor), path);
 }
 
@@ -78,10 +76,9 @@ absl::Status DatabaseFile::Lock() {
   if (flock(descriptor_.get(), LOCK_EX | LOCK_NB) == 0) return absl::OkStatus();
   if (errno != EWOULDBLOCK)
     return absl::OkStatus();  // not a lock of this file system: `path`.lock guards it
-  return absl::UnavailableError(
-      absl::StrCat(path_,
-                   ": another eplbd has this store open by another name of the file, such as "
-                   "a hard link; give each daemon a database of its own"));
+  return Unavailable(path_,
+                     ": another eplbd has this store open by another name of the file, such as a "
+                     "hard link; give each daemon a database of its own");
 }
 
 void DatabaseFile::Unlock() { (void)flock(descriptor_.get(), LOCK_UN); }
@@ -94,10 +91,8 @@ absl::Status DatabaseFile::CheckPath() const {
   const bool is_ours = fstat(descriptor_.get(), &open_one) == 0 &&
                        stat(path_.c_str(), &named) == 0 && open_one.st_dev == named.st_dev &&
                        open_one.st_ino == named.st_ino;
-  if (!is_ours) return absl::UnavailableError(absl::StrCat(path_, kReplaced));
-  if (log_ && InodeOf(LogPath(path_)) != log_) {
-    return absl::UnavailableError(absl::StrCat(LogPath(path_), kLogReplaced));
-  }
+  if (!is_ours) return Unavailable(path_, kReplaced);
+  if (log_ && InodeOf(LogPath(path_)) != log_) return Unavailable(LogPath(path_), kLogReplaced);
   return absl::OkStatus();
 }
 

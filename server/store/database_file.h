@@ -1,7 +1,6 @@
 // The file of a database beside SQLite: which process holds it, whether its path still names it,
 // and which users may read it.
-#ifndef EPLB_SERVER_STORE_DATABASE_FILE_H_
-#define EPLB_SERVER_STORE_DATABASE_FILE_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -55,5 +54,3 @@ class DatabaseFile {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_DATABASE_FILE_H_

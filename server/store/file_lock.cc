@@ -10,8 +10,9 @@
 #include <cstring>
 #include <filesystem>
 
-#include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
+
+#include "base/errors.h"
 
 namespace eplb {
 namespace {
@@ -21,25 +22,13 @@ namespace {
 const char* FileSystemOf(const std::string& path) {
   struct statfs found {};
   if (statfs(path.c_str(), &found) != 0) return "";
-  switch (static_cast<uint32_t>(found.f_type)) {
-    case 0x00006969:
-      return "NFS";
-    case 0x0bd00bd0:
-      return "Lustre";
-    case 0x47504653:
-      return "GPFS";
-    case 0x19830326:
-      return "BeeGFS";
-    case 0x01021997:
-      return "9p";
-    case 0x65735546:
-      return "FUSE";
-    case 0xff534d42:
-    case 0xfe534d42:
-      return "SMB";
-    default:
-      return "";
+  constexpr std::pair<uint32_t, const char*> kNames[] = {
+      {0x00006969, "NFS"}, {0x0bd00bd0, "Lustre"}, {0x47504653, "GPFS"}, {0x19830326, "BeeGFS"},
+      {0x01021997, "9p"},  {0x65735546, "FUSE"},   {0xff534d42, "SMB"},  {0xfe534d42, "SMB"}};
+  for (const auto& [type, name] : kNames) {
+    if (static_cast<uint32_t>(found.f_type) == type) return name;
   }
+  return "";
 }
 
 }  // namespace
@@ -60,14 +49,12 @@ absl::StatusOr<FileLock> FileLock::Acquire(const std::string& guarded, std::stri
   if (descriptor < 0) {
     const std::string text =
         absl::StrCat(guarded, ": cannot open ", path, ": ", std::strerror(why));
-    return forbidden && errno == ENOENT ? absl::PermissionDeniedError(text)
-                                        : absl::UnavailableError(text);
+    return forbidden && errno == ENOENT ? PermissionDenied(text) : Unavailable(text);
   }
   FileLock lock{Descriptor(descriptor)};
   if (flock(descriptor, LOCK_EX | LOCK_NB) == 0) return lock;
-  if (errno != EWOULDBLOCK) return absl::UnavailableError(NoLockText(guarded, errno));
-  return absl::UnavailableError(
-      absl::StrCat(guarded, ": another eplbd ", std::string(does), " (it holds ", path, ")"));
+  if (errno != EWOULDBLOCK) return Unavailable(NoLockText(guarded, errno));
+  return Unavailable(guarded, ": another eplbd ", std::string(does), " (it holds ", path, ")");
 }
 
 }  // namespace eplb

@@ -1,6 +1,5 @@
 // The exclusive right to one path among processes; given up when the process ends, however.
-#ifndef EPLB_SERVER_STORE_FILE_LOCK_H_
-#define EPLB_SERVER_STORE_FILE_LOCK_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -33,5 +32,3 @@ class FileLock {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_FILE_LOCK_H_

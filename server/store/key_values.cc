@@ -1,7 +1,6 @@
 // Keys in a map: ranges, batches, and the database that ends with the process.
 #include "server/store/key_values.h"
 
-#include <algorithm>
 #include <iterator>
 
 namespace eplb {

@@ -1,7 +1,6 @@
 // Ordered keys with values: what a store needs of a database. Implementations are SQLite, etcd
 // (server/etcd) and memory.
-#ifndef EPLB_SERVER_STORE_KEY_VALUES_H_
-#define EPLB_SERVER_STORE_KEY_VALUES_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -107,5 +106,3 @@ class MemoryKeyValues : public KeyValues {
 absl::Status StoreClosed();
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_KEY_VALUES_H_

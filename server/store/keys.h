@@ -1,6 +1,5 @@
 // Names of the store's keys; see Store.
-#ifndef EPLB_SERVER_STORE_KEYS_H_
-#define EPLB_SERVER_STORE_KEYS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -38,5 +37,3 @@ inline std::string PlacementPartKey(const std::string& job, int64_t written, siz
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_KEYS_H_

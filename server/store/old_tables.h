@@ -1,6 +1,5 @@
 // The tables of schema 1, of 0.1.0, and of schema 2, as the rows that they become.
-#ifndef EPLB_SERVER_STORE_OLD_TABLES_H_
-#define EPLB_SERVER_STORE_OLD_TABLES_H_
+#pragma once
 
 #include <cstdint>
 
@@ -20,5 +19,3 @@ absl::Status CopyOldTables(sqlite::Connection& from, sqlite::Connection& to);
 absl::Status DropOldTables(sqlite::Connection& connection);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_OLD_TABLES_H_

@@ -14,6 +14,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "server/store/schema.h"
 
@@ -57,8 +58,8 @@ absl::Status CheckNotForeign(const std::string& path) {
   const auto size = static_cast<size_t>(stream.gcount());
   // Opening reports a file that cannot be read.
   if (!stream.is_open() || size == 0 || head == kMagic) return absl::OkStatus();
-  return absl::FailedPreconditionError(absl::StrCat(
-      path, ": is not a database of eplbd and stays as it is; choose another store.path"));
+  return FailedPrecondition(
+      path, ": is not a database of eplbd and stays as it is; choose another store.path");
 }
 
 absl::StatusOr<sqlite::Connection> OpenToWrite(const std::string& path) {
@@ -108,8 +109,7 @@ absl::StatusOr<std::string> MoveAside(const std::string& path) {
   for (const char* suffix : {"", "-wal", "-shm"}) {
     const std::string from = path + suffix;
     if (std::rename(from.c_str(), (aside + suffix).c_str()) == 0 || errno == ENOENT) continue;
-    return absl::UnavailableError(
-        absl::StrCat(from, ": damaged, and cannot be moved aside: ", std::strerror(errno)));
+    return Unavailable(from, ": damaged, and cannot be moved aside: ", std::strerror(errno));
   }
   return aside;
 }

@@ -1,6 +1,5 @@
 // Opens the database of a store: to write, or only to read while it cannot be written.
-#ifndef EPLB_SERVER_STORE_OPENING_H_
-#define EPLB_SERVER_STORE_OPENING_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -37,5 +36,3 @@ std::optional<absl::Duration> AgeOf(const std::optional<absl::Time>& moved_aside
 absl::StatusOr<std::string> MoveAside(const std::string& path);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_OPENING_H_

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "placement/topology.h"
 
 namespace eplb {
@@ -45,7 +46,7 @@ IndexMatrix MatrixAt(std::string_view bytes, size_t first, const Topology& topol
 }
 
 absl::Status Unreadable(const std::string& why) {
-  return absl::DataLossError(absl::StrCat("a stored placement is not readable: ", why));
+  return DataLoss("a stored placement is not readable: ", why);
 }
 
 }  // namespace

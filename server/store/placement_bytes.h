@@ -1,6 +1,5 @@
 // A placement as the bytes that stores keep.
-#ifndef EPLB_SERVER_STORE_PLACEMENT_BYTES_H_
-#define EPLB_SERVER_STORE_PLACEMENT_BYTES_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -20,5 +19,3 @@ std::string PlacementToBytes(const Placement& placement);
 absl::StatusOr<Placement> PlacementFromBytes(std::string_view bytes);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_PLACEMENT_BYTES_H_

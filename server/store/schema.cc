@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "server/store/keys.h"
 #include "server/store/old_tables.h"
@@ -27,7 +28,7 @@ constexpr char kTable[] =
     "NULL) STRICT";
 
 absl::Status Damaged(const std::string& path, const std::string& why) {
-  return absl::DataLossError(absl::StrCat(path, ": the database is damaged: ", why));
+  return DataLoss(path, ": the database is damaged: ", why);
 }
 
 absl::Status CreateTable(sqlite::Connection& connection) {
@@ -54,15 +55,14 @@ absl::Status CheckContent(sqlite::Connection& connection, const std::string& pat
   const bool is_current =
       sqlite::ConnectionReader(&connection).Get(kFileSchemaKey) == absl::StrCat(kStoreSchema);
   if (version > kStoreSchema && !is_current) {
-    return absl::FailedPreconditionError(absl::StrCat(path, ": written by a newer eplbd (schema ",
-                                                      version, ", this one knows ", kStoreSchema,
-                                                      ")"));
+    return FailedPrecondition(path, ": written by a newer eplbd (schema ", version,
+                              ", this one knows ", kStoreSchema, ")");
   }
   if (version != kStoreSchema) return Damaged(path, absl::StrCat("schema version ", version));
   EPLB_ASSIGN_OR_RETURN(
       const std::string found,
-      connection.FirstText("SELECT group_concat(sql, ';') FROM sqlite_schema WHERE name NOT LIKE "
-                           "'sqlite_%'"));
+      connection.FirstText(
+          "SELECT group_concat(sql, ';') FROM sqlite_schema WHERE name NOT LIKE 'sqlite_%'"));
   if (found != kTable) return Damaged(path, "its tables are not those of this schema");
   if (!is_current) return Damaged(path, "its schema version");
   return sqlite::CheckEveryRow(connection);
@@ -87,19 +87,18 @@ absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& 
                         connection.FirstInteger("SELECT count(*) FROM sqlite_schema"));
   // Counts the table of today as the three old ones: one table of another program may have a name
   // of them.
-  EPLB_ASSIGN_OR_RETURN(const int64_t ours,
-                        connection.FirstInteger(
-                            "SELECT sum(iif(sql = ?1, 3, 1)) FROM sqlite_schema WHERE sql = ?1 OR "
-                            "(type = 'table' AND name IN ('leadership', 'jobs', 'events'))",
-                            {std::string(kTable)}));
+  EPLB_ASSIGN_OR_RETURN(
+      const int64_t ours,
+      connection.FirstInteger("SELECT sum(iif(sql = ?1, 3, 1)) FROM sqlite_schema WHERE sql = ?1 "
+                              "OR (type = 'table' AND name IN ('leadership', 'jobs', 'events'))",
+                              {std::string(kTable)}));
   EPLB_ASSIGN_OR_RETURN(const int64_t id, connection.FirstInteger("PRAGMA application_id"));
   if (id != kApplicationId && ours < 3 && (tables > 0 || id != 0)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": this is a database of another program"));
+    return FailedPrecondition(path, ": this is a database of another program");
   }
   if (!connection.CanWrite()) {
     if (access(path.c_str(), W_OK) == 0) return Damaged(path, "its header forbids to write it");
-    return absl::UnavailableError(absl::StrCat(path, ": the file cannot be written"));
+    return Unavailable(path, ": the file cannot be written");
   }
   EPLB_RETURN_IF_ERROR(connection.Execute("PRAGMA journal_mode=WAL; PRAGMA synchronous=FULL"));
   if (tables == 0 && id == 0) {
@@ -120,8 +119,8 @@ absl::Status CheckDatabase(sqlite::Connection& connection, const std::string& pa
   EPLB_ASSIGN_OR_RETURN(const bool is_older, IsOlder(connection));
   EPLB_ASSIGN_OR_RETURN(const int64_t version, connection.FirstInteger("PRAGMA user_version"));
   if (id != kApplicationId || (version != kStoreSchema && !is_older)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat(path, ": no store of schema 1..", kStoreSchema, ", which alone can be read"));
+    return FailedPrecondition(path, ": no store of schema 1..", kStoreSchema,
+                              ", which alone can be read");
   }
   EPLB_RETURN_IF_ERROR(CheckIntegrity(connection, path));
   if (!is_older) return CheckContent(connection, path);

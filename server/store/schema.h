@@ -1,6 +1,5 @@
 // The schema of the store's database, and what a file must show to be taken for it.
-#ifndef EPLB_SERVER_STORE_SCHEMA_H_
-#define EPLB_SERVER_STORE_SCHEMA_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -25,5 +24,3 @@ absl::Status PrepareDatabase(sqlite::Connection& connection, const std::string& 
 absl::Status CheckDatabase(sqlite::Connection& connection, const std::string& path);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_SCHEMA_H_

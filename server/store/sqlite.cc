@@ -1,8 +1,6 @@
 // The SQLite calls behind Connection and Statement, and their errors as Status.
 #include "server/store/sqlite.h"
 
-#include <utility>
-
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
 

@@ -1,6 +1,5 @@
 // SQLite's connection, statement and transaction as owners that report Status.
-#ifndef EPLB_SERVER_STORE_SQLITE_H_
-#define EPLB_SERVER_STORE_SQLITE_H_
+#pragma once
 
 #include <sqlite3.h>
 
@@ -87,5 +86,3 @@ class Connection {
 };
 
 }  // namespace eplb::sqlite
-
-#endif  // EPLB_SERVER_STORE_SQLITE_H_

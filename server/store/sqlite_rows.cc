@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "server/store/keys.h"
 
@@ -23,8 +24,7 @@ absl::Status ForEachRow(Statement statement, const std::string& what, size_t fir
     }
     const auto checked = std::span<const Cell>(row).subspan(first_checked);
     if (statement.CellAt(checksum_column) != Cell(ChecksumOf(checked))) {
-      return absl::DataLossError(
-          absl::StrCat(statement.path(), ": a row of ", what, " does not fit its checksum"));
+      return DataLoss(statement.path(), ": a row of ", what, " does not fit its checksum");
     }
     EPLB_RETURN_IF_ERROR(use(row));
   }

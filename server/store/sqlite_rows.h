@@ -1,7 +1,6 @@
 // Keys and values as the rows of one SQLite table, each with a checksum, so that a damaged cell is
 // never taken for content.
-#ifndef EPLB_SERVER_STORE_SQLITE_ROWS_H_
-#define EPLB_SERVER_STORE_SQLITE_ROWS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +9,6 @@
 #include <string>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
 #include "server/store/checked_rows.h"
 #include "server/store/key_values.h"
@@ -50,5 +48,3 @@ class ConnectionReader : public KeyReader {
 };
 
 }  // namespace eplb::sqlite
-
-#endif  // EPLB_SERVER_STORE_SQLITE_ROWS_H_

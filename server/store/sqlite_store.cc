@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "server/store/database_file.h"
 #include "server/store/file_lock.h"
@@ -114,7 +115,7 @@ class SqliteKeyValues : public KeyValues {
     if (writer_) return absl::OkStatus();
     if (lock_) return OpenWriter();
     absl::StatusOr<FileLock> lock = FileLock::Acquire(path_, kHasIt);
-    if (!lock.ok()) return absl::UnavailableError(lock.status().message());
+    if (!lock.ok()) return Unavailable(lock.status().message());
     EPLB_RETURN_IF_ERROR(file_->Lock());
     if (absl::Status opened = OpenWriter(); !opened.ok()) {
       file_->Unlock();
@@ -136,9 +137,8 @@ class SqliteKeyValues : public KeyValues {
   absl::Status CheckNobodyLed(sqlite::Connection& writer) const {
     EPLB_ASSIGN_OR_RETURN(const std::string now, TermIn(writer));
     if (now == read_term_) return absl::OkStatus();
-    return absl::UnavailableError(
-        absl::StrCat(path_, ": another eplbd led here since this one read it (term ", now, ", was ",
-                     read_term_, "); restart this one"));
+    return Unavailable(path_, ": another eplbd led here since this one read it (term ", now,
+                       ", was ", read_term_, "); restart this one");
   }
 
   const std::string path_;
@@ -156,13 +156,13 @@ class SqliteKeyValues : public KeyValues {
 absl::Status OpenSound(SqliteKeyValues& rows, Store& store) {
   EPLB_RETURN_IF_ERROR(rows.Open());
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> unreadable, store.Load());
-  if (!unreadable.empty()) return absl::DataLossError(unreadable.front());
+  if (!unreadable.empty()) return DataLoss(unreadable.front());
   if (!rows.can_write()) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const bool dropped, store.DropDamagedWindows());
   if (dropped) {
-    store.set_opening_note(absl::StrCat(rows.path(),
-                                        ": the figures of past load windows were damaged and are "
-                                        "deleted; nothing else is lost"));
+    store.set_opening_note(absl::StrCat(
+        rows.path(),
+        ": the figures of past load windows were damaged and are deleted; nothing else is lost"));
   }
   return absl::OkStatus();
 }
@@ -182,9 +182,7 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& given_
   auto store = std::make_unique<Store>(std::move(owned),
                                        StoreOptions{.limits = limits, .where = path + ": row "});
   absl::Status opened = OpenSound(rows, *store);
-  if (no_lock && absl::IsUnavailable(opened)) {
-    return absl::UnavailableError(lock.status().message());
-  }
+  if (no_lock && absl::IsUnavailable(opened)) return Unavailable(lock.status().message());
   if (!no_lock && absl::IsDataLoss(opened)) {
     const std::string damage(opened.message());
     EPLB_ASSIGN_OR_RETURN(const std::string aside, rows.MoveAside());

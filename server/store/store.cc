@@ -3,11 +3,11 @@
 
 #include <algorithm>
 #include <iterator>
-#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/digest.h"
 #include "proto/wire/names.h"
@@ -73,7 +73,7 @@ void AddKeys(const KeyReader& reader, const std::string& prefix, int64_t limit,
 
 // Returns the keys but the newest `keep`.
 std::vector<std::string> AllButNewest(NumberedKeys keys, int64_t keep) {
-  std::sort(keys.begin(), keys.end());
+  std::ranges::sort(keys);
   std::vector<std::string> oldest;
   for (int64_t i = 0; i < std::ssize(keys) - keep; ++i) {
     oldest.push_back(std::move(keys[static_cast<size_t>(i)].second));
@@ -165,7 +165,7 @@ absl::StatusOr<int64_t> Store::View::NumberAt(const std::string& key) const {
   const std::optional<std::string> value = reader_.Get(key);
   int64_t number = 0;
   if (!value || (absl::SimpleAtoi(*value, &number) && number >= 0)) return number;
-  return absl::DataLossError(absl::StrCat(Where(key), " is no number"));
+  return DataLoss(Where(key), " is no number");
 }
 
 absl::StatusOr<JobRow> Store::View::RecordOf(const std::string& job) const {
@@ -173,11 +173,9 @@ absl::StatusOr<JobRow> Store::View::RecordOf(const std::string& job) const {
   EPLB_ASSIGN_OR_RETURN(const sqlite::Row cells,
                         sqlite::RowFromBytes(reader_.Get(key).value_or(""), Where(key)));
   absl::StatusOr<JobRow> row = JobOf(cells);
-  if (!row.ok()) {
-    return absl::DataLossError(absl::StrCat(Where(key), ": ", row.status().message()));
-  }
+  if (!row.ok()) return DataLoss(Where(key), ": ", row.status().message());
   if (row->job == job) return row;
-  return absl::DataLossError(absl::StrCat(Where(key), " is of another job"));
+  return DataLoss(Where(key), " is of another job");
 }
 
 absl::StatusOr<sqlite::Row> Store::View::PlacementRowAt(const std::string& key) const {
@@ -229,9 +227,8 @@ void Store::View::ReadPlacements(const absl::StatusOr<JobRow>& record, core::Sto
   }
   absl::Status status = record.status();
   if (record.ok() && !record->digest.empty() && !job->placement) {
-    status = absl::DataLossError(absl::StrCat(Where(JobKey(job->job, "placement/")), ": version ",
-                                              record->version,
-                                              ", the current one, is missing or damaged"));
+    status = DataLoss(Where(JobKey(job->job, "placement/")), ": version ", record->version,
+                      ", the current one, is missing or damaged");
   }
   if (status.ok()) return;
   damage.push_back(absl::StrCat("job ", job->job, " is paused: ", status.message()));
@@ -280,7 +277,7 @@ core::StoredJob Store::View::ReadJob(const std::string& name) {
 std::vector<core::StoredJob> Store::View::Jobs() {
   std::vector<core::StoredJob> jobs;
   std::vector<std::string> names = NamesBelow(reader_, kJobKeys);
-  std::sort(names.begin(), names.end());
+  std::ranges::sort(names);
   for (const std::string& name : names) {
     if (!Knows(reader_, name)) continue;
     if (const absl::Status plain = wire::CheckPlainName("job", name); plain.ok()) {
@@ -302,9 +299,9 @@ absl::StatusOr<std::vector<std::string>> Store::Load() {
     View view(reader, *this);
     const absl::StatusOr<int64_t> schema = view.NumberAt(kSchemaKey);
     if (schema.ok() && *schema > kKeysSchema) {
-      schema_known = absl::FailedPreconditionError(
-          absl::StrCat(view.Where(kSchemaKey), " is ", *schema,
-                       ", of a newer eplbd; this one reads ", kKeysSchema, " at most"));
+      schema_known =
+          FailedPrecondition(view.Where(kSchemaKey), " is ", *schema,
+                             ", of a newer eplbd; this one reads ", kKeysSchema, " at most");
       return;
     }
     for (const char* key : {kSchemaKey, kTermKey, kMovedAsideKey}) {
@@ -366,7 +363,7 @@ void Store::AddPlacement(const KeyReader& reader, const core::StoredJob& job,
                          std::vector<Batch>* before, Batch* batch) const {
   const std::vector<View::KeptPlacement> kept = View(reader, *this).PlacementsOf(job.job);
   const core::RanVersion ran{.version = job.version, .digest = DigestOf(*job.placement)};
-  if (std::any_of(kept.begin(), kept.end(), [&](const auto& one) { return one.ran == ran; })) {
+  if (std::ranges::any_of(kept, [&](const auto& one) { return one.ran == ran; })) {
     return;
   }
   // Removes also what a write left that ended between its parts.
@@ -466,8 +463,7 @@ absl::Status Store::ForgetJob(const std::string& job) {
 }
 
 absl::StatusOr<Placement> Store::ReadPlacement(const std::string& job, int64_t version) const {
-  absl::StatusOr<PlacementRow> row =
-      absl::NotFoundError(absl::StrCat("version ", version, " of job ", job, " is not kept"));
+  absl::StatusOr<PlacementRow> row = NotFound("version ", version, " of job ", job, " is not kept");
   EPLB_RETURN_IF_ERROR(rows_->Read([&](const KeyReader& reader) {
     const View view(reader, *this);
     for (const View::KeptPlacement& one : view.PlacementsOf(job)) {
@@ -512,8 +508,7 @@ absl::StatusOr<std::vector<StoredEvent>> Store::ReadEvents(const std::string& jo
       events.insert(events.end(), some.begin(), some.end());
     }
   }));
-  std::sort(events.begin(), events.end(),
-            [](const auto& a, const auto& b) { return a.sequence > b.sequence; });
+  std::ranges::sort(events, [](const auto& a, const auto& b) { return a.sequence > b.sequence; });
   const int64_t surplus = std::max<int64_t>(std::ssize(events) - most, 0);
   const auto first = events.begin() + (newest ? 0 : surplus);
   return std::vector<StoredEvent>(first, first + (std::ssize(events) - surplus));
@@ -540,8 +535,8 @@ absl::StatusOr<std::vector<StoredWindow>> Store::ReadWindows() const {
   EPLB_RETURN_IF_ERROR(rows_->Read([&](const KeyReader& reader) {
     windows = View(reader, *this).Decoded({.prefix = kWindowKeys}, &WindowOf);
   }));
-  std::sort(windows.begin(), windows.end(),
-            [](const auto& a, const auto& b) { return a.figures.window < b.figures.window; });
+  std::ranges::sort(
+      windows, [](const auto& a, const auto& b) { return a.figures.window < b.figures.window; });
   return windows;
 }
 

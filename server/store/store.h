@@ -1,7 +1,6 @@
 // State that survives the daemon: term, and per job placements, version counter, memory, changes,
 // plans, audit events and figures of load windows; as rows in a database of ordered keys.
-#ifndef EPLB_SERVER_STORE_STORE_H_
-#define EPLB_SERVER_STORE_STORE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -155,5 +154,3 @@ absl::StatusOr<std::unique_ptr<Store>> MakeSqliteStore(const std::string& path,
                                                        StoreLimits limits = {});
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_STORE_H_

@@ -2,15 +2,12 @@
 #include "server/store/value_rows.h"
 
 #include <algorithm>
-#include <cstdint>
-#include <optional>
 #include <utility>
 
 #include "absl/status/status.h"
-#include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
-#include "placement/digest.h"
 #include "proto/wire/messages.h"
 #include "server/messages/records.h"
 #include "server/store/placement_bytes.h"
@@ -32,7 +29,7 @@ class Reader {
   std::string Bytes() { return Take<sqlite::Bytes>().bytes; }
   absl::Status Done(const std::string& what) const {
     if (good_ && next_ == row_.size()) return absl::OkStatus();
-    return absl::DataLossError(absl::StrCat("a row of ", what, " has an unknown format"));
+    return DataLoss("a row of ", what, " has an unknown format");
   }
 
  private:
@@ -55,8 +52,7 @@ template <class Message>
 absl::StatusOr<Message> MessageOf(Reader& reader, const char* table) {
   Message message;
   if (message.ParseFromString(reader.Bytes())) return message;
-  return absl::DataLossError(
-      absl::StrCat("a row of ", table, " has a message that cannot be parsed"));
+  return DataLoss("a row of ", table, " has a message that cannot be parsed");
 }
 
 absl::StatusOr<std::optional<core::RunEnd>> EndOf(const v1::RunEnd& message) {
@@ -70,14 +66,12 @@ absl::StatusOr<Placement> PlacementOf(const std::string& bytes, const std::strin
                                       const std::string& path, const std::string& job) {
   absl::StatusOr<Placement> placement = PlacementFromBytes(bytes);
   if (!placement.ok()) {
-    return absl::DataLossError(
-        absl::StrCat(path, ": job \"", job, "\": ", std::string(placement.status().message())));
+    return DataLoss(path, ": job \"", job, "\": ", std::string(placement.status().message()));
   }
   const Digest computed = DigestOf(*placement);
   if (digest == BytesOf(computed)) return placement;
-  return absl::DataLossError(absl::StrCat(path, ": job \"", job,
-                                          "\": the stored placement's digest is not ",
-                                          computed.Hex(), ", the digest of its maps"));
+  return DataLoss(path, ": job \"", job, "\": the stored placement's digest is not ",
+                  computed.Hex(), ", the digest of its maps");
 }
 
 }  // namespace
@@ -96,10 +90,7 @@ absl::StatusOr<JobRow> JobOf(const Row& row) {
   const std::string bytes = reader.Bytes();
   EPLB_RETURN_IF_ERROR(reader.Done("jobs"));
   absl::StatusOr<wire::JobMemory> memory = wire::MemoryFromBytes(bytes);
-  if (!memory.ok()) {
-    return absl::DataLossError(
-        absl::StrCat("a row of jobs: ", std::string(memory.status().message())));
-  }
+  if (!memory.ok()) return DataLoss("a row of jobs: ", std::string(memory.status().message()));
   job.memory = *std::move(memory);
   return job;
 }
@@ -120,7 +111,7 @@ absl::StatusOr<StoredEvent> EventOf(const Row& row) {
   (void)reader.Integer();  // by_operator
   EPLB_ASSIGN_OR_RETURN(const v1::JobEvent message, MessageOf<v1::JobEvent>(reader, "events"));
   EPLB_RETURN_IF_ERROR(reader.Done("events"));
-  StoredEvent stored = FromProto(message);
+  EPLB_ASSIGN_OR_RETURN(StoredEvent stored, FromProto(message));
   stored.sequence = sequence;
   stored.event.job = std::move(job);
   return stored;
@@ -132,7 +123,7 @@ absl::StatusOr<StoredWindow> WindowOf(const Row& row) {
   StoredWindow window{.job = reader.Text(), .figures = {}};
   EPLB_ASSIGN_OR_RETURN(const v1::Window message, MessageOf<v1::Window>(reader, "windows"));
   EPLB_RETURN_IF_ERROR(reader.Done("windows"));
-  window.figures = FromProto(message);
+  EPLB_ASSIGN_OR_RETURN(window.figures, FromProto(message));
   window.figures.window = number;
   return window;
 }
@@ -168,7 +159,7 @@ absl::StatusOr<core::RanVersion> RanVersionOf(const Row& row) {
   const std::string digest = reader.Bytes();
   EPLB_RETURN_IF_ERROR(reader.Done("placements"));
   if (digest.size() != ran.digest.bytes.size()) {
-    return absl::DataLossError("a row of placements has an unknown format");
+    return DataLoss("a row of placements has an unknown format");
   }
   std::copy(digest.begin(), digest.end(), ran.digest.bytes.begin());
   return ran;

@@ -1,6 +1,5 @@
 // The store's values as rows, and back.
-#ifndef EPLB_SERVER_STORE_VALUE_ROWS_H_
-#define EPLB_SERVER_STORE_VALUE_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -57,5 +56,3 @@ absl::StatusOr<StoredEvent> EventOf(const sqlite::Row& row);
 absl::StatusOr<StoredWindow> WindowOf(const sqlite::Row& row);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_STORE_VALUE_ROWS_H_

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <memory>
-#include <numeric>
 #include <random>
 #include <vector>
 

@@ -19,7 +19,6 @@ namespace {
 using bench::BatchAround;
 using bench::Median;
 using bench::Milliseconds;
-using testing::IntegerSplitProblem;
 
 constexpr double kMinRatio = 5;  // least ratio of the plain Dinic's time
 constexpr int kRepetitions = 51;
@@ -71,14 +70,14 @@ bool Measure(const Row& row) {
   };
   for (int32_t layer = 0; layer < kLayers; ++layer) {
     const auto bound = splitter.Split(LayerId{layer}, batch_of(layer), quotas);
-    const int64_t plain = testing::LeastPeakByNewton(problems[static_cast<size_t>(layer)]);
+    const int64_t plain = LeastPeakByNewton(problems[static_cast<size_t>(layer)]);
     equal = equal && bound.ok() && bound->peak == SplitPeak{plain, 1};
   }
   int64_t sink = 0;
   for (int repetition = 0; repetition < kRepetitions; ++repetition) {
     plain_times.push_back(Milliseconds([&] {
       for (const IntegerSplitProblem& problem : problems) {
-        sink += testing::LeastPeakByNewton(problem);
+        sink += LeastPeakByNewton(problem);
       }
     }));
     times.push_back(Milliseconds([&] {

@@ -1,6 +1,5 @@
 // A matrix product as a stand-in for a training step's work on the GPU; not a fast one.
-#ifndef EPLB_TESTS_BENCH_GEMM_H_
-#define EPLB_TESTS_BENCH_GEMM_H_
+#pragma once
 
 #include <cstdint>
 
@@ -15,5 +14,3 @@ absl::Status LaunchGemm(const float* a, const float* b, float* c, int32_t size,
                         cudaStream_t stream);
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_BENCH_GEMM_H_

@@ -1,7 +1,6 @@
 // Shared by the benchmarks: the load and the clock. Used by one binary at a time, so it is a header
 // alone.
-#ifndef EPLB_TESTS_BENCH_MEASURE_H_
-#define EPLB_TESTS_BENCH_MEASURE_H_
+#pragma once
 
 #include <algorithm>
 #include <chrono>
@@ -51,5 +50,3 @@ inline double Median(std::vector<double>& times) {
 }
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_BENCH_MEASURE_H_

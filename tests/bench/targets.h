@@ -1,7 +1,6 @@
 // Targets of the benches' figures, and the verdict on them. Used by one binary at a time, so
 // it is a header alone.
-#ifndef EPLB_TESTS_BENCH_TARGETS_H_
-#define EPLB_TESTS_BENCH_TARGETS_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -147,5 +146,3 @@ inline Arguments ParseArguments(int argc, const char* const* argv) {
 }
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_BENCH_TARGETS_H_

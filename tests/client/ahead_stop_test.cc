@@ -25,12 +25,6 @@ namespace {
 
 using ::testing::AllOf;
 using ::testing::HasSubstr;
-using testing::ProposeTo;
-using testing::Running;
-using testing::StartedJob;
-using testing::TestJob;
-using testing::TestJobHooks;
-using testing::TestRank;
 
 // A late write of rank 1 into one row of rank 0's staging. It is held until rank 0 takes rows of
 // the next post, or waits for the other ranks.
@@ -63,9 +57,9 @@ class LateWrite {
 };
 
 // Rank 1's transport, which makes the late write in its first post.
-class LateTransport final : public testing::ForwardingTransport {
+class LateWriteTransport final : public ForwardingTransport {
  public:
-  LateTransport(std::unique_ptr<Transport> inner, LateWrite& write)
+  LateWriteTransport(std::unique_ptr<Transport> inner, LateWrite& write)
       : ForwardingTransport(std::move(inner)), write_(write) {}
   absl::StatusOr<Ticket> Post(RowMoves moves) override {
     if (num_posts_++ == 0) {
@@ -86,7 +80,7 @@ class LateTransport final : public testing::ForwardingTransport {
   int num_posts_ = 0;
 };
 
-class LettingTransport final : public testing::ForwardingTransport {
+class LettingTransport final : public ForwardingTransport {
  public:
   LettingTransport(std::unique_ptr<Transport> inner, LateWrite& write)
       : ForwardingTransport(std::move(inner)), write_(write) {}
@@ -104,7 +98,7 @@ class LettingTransport final : public testing::ForwardingTransport {
   std::atomic<int> num_posts_ = 0;
 };
 
-class LettingControl final : public testing::ForwardingControl {
+class LettingControl final : public ForwardingControl {
  public:
   LettingControl(std::unique_ptr<ControlChannel> inner, LateWrite& write)
       : ForwardingControl(std::move(inner)), write_(write) {}
@@ -117,7 +111,7 @@ class LettingControl final : public testing::ForwardingControl {
   LateWrite& write_;
 };
 
-class AheadStopTest : public testing::SwitchTest {
+class AheadStopTest : public SwitchTest {
  protected:
   // Hooks of a job with the option, which registers weights alone.
   static TestJobHooks Hooks() {
@@ -138,7 +132,7 @@ TEST_F(AheadStopTest, AWriteOfAStoppedTransferThatComesLateHitsNoRowOfTheNextOne
   TestJobHooks hooks = Hooks();
   hooks.transport = [&](int32_t rank,
                         std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
-    if (rank == 1) return std::make_unique<LateTransport>(std::move(inner), write);
+    if (rank == 1) return std::make_unique<LateWriteTransport>(std::move(inner), write);
     if (rank != 0) return inner;
     write.SetStaging(inner->staging());
     return std::make_unique<LettingTransport>(std::move(inner), write);
@@ -183,7 +177,7 @@ TEST_F(AheadStopTest, ACarryThatMovesNothingLetsTheChunkGoOn) {
 
 TEST_F(AheadStopTest, BytesThatAreDamagedOnTheirWayDropTheChunkAndTheOptionStays) {
   TestJobHooks hooks = Hooks();
-  hooks.transport = testing::OnRank<testing::LossyTransport>(2, 1, 1);
+  hooks.transport = OnRank<LossyTransport>(2, 1, 1);
   StartedJob job(daemon_.endpoint(), hooks);
   ProposeVersion(7);
   job.Run([&](int32_t r, TestRank& rank) {
@@ -205,7 +199,7 @@ TEST_F(AheadStopTest, ARegistrationThatFailsInItsLastRoundLeavesNoRankHalfRegist
   TestJobHooks hooks = Hooks();
   hooks.control = [](int32_t,
                      std::unique_ptr<ControlChannel> inner) -> std::unique_ptr<ControlChannel> {
-    return std::make_unique<testing::FaultyControl>(
+    return std::make_unique<FaultyControl>(
         std::move(inner), [](auto&) { return absl::AbortedError("the network is gone"); });
   };
   TestJob job("", hooks);
@@ -219,7 +213,7 @@ TEST_F(AheadStopTest, ARegistrationThatFailsInItsLastRoundLeavesNoRankHalfRegist
 TEST_F(AheadStopTest, ARankThatCannotMakeItsPartTellsTheOthersWhy) {
   const std::atomic<size_t> num_bytes = 64;
   TestJobHooks hooks = Hooks();
-  hooks.transport = testing::OnRank<testing::NarrowTransport>(2, std::cref(num_bytes));
+  hooks.transport = OnRank<NarrowTransport>(2, std::cref(num_bytes));
   const TestJob job("", hooks);
   EXPECT_TRUE(absl::IsFailedPrecondition(job.started())) << job.started();
   EXPECT_THAT(std::string(job.started().message()),

@@ -23,15 +23,6 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::StartedJob;
-using testing::Swapped;
-using testing::TestJob;
-using testing::TestJobHooks;
-using testing::TestRank;
 
 // Every registered tensor is a weight.
 void WeightsAlone(TestRank&, std::vector<ExpertTensorView>& tensors) {
@@ -39,7 +30,7 @@ void WeightsAlone(TestRank&, std::vector<ExpertTensorView>& tensors) {
 }
 
 // Counts the posts that are done on its rank.
-class CountedTransport final : public testing::ForwardingTransport {
+class CountedTransport final : public ForwardingTransport {
  public:
   CountedTransport(std::unique_ptr<Transport> inner, std::atomic<int>& done)
       : ForwardingTransport(std::move(inner)), done_(done) {}
@@ -54,7 +45,7 @@ class CountedTransport final : public testing::ForwardingTransport {
 };
 
 // Rows neither come nor go, and no error explains it.
-class HungTransport final : public testing::ForwardingTransport {
+class HungTransport final : public ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
   absl::StatusOr<Progress> Poll(Ticket, absl::Duration max_wait) override {
@@ -63,25 +54,25 @@ class HungTransport final : public testing::ForwardingTransport {
   }
 };
 
-class RenamedTransport final : public testing::ForwardingTransport {
+class RenamedTransport final : public ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
   std::string_view name() const override { return "nccl"; }
 };
 
 template <class T>
-testing::TransportHook Wrapped() {
+TransportHook Wrapped() {
   return [](int32_t, std::unique_ptr<Transport> inner) -> std::unique_ptr<Transport> {
     return std::make_unique<T>(std::move(inner));
   };
 }
 
-class AheadTest : public testing::SwitchTest {
+class AheadTest : public SwitchTest {
  protected:
   static constexpr int64_t kVoteEvery = 4;  // value of TestOptions
 
   // Hooks of a job with the option, whose rows are counted.
-  TestJobHooks Ahead(testing::OptionsHook more = nullptr) {
+  TestJobHooks Ahead(OptionsHook more = nullptr) {
     return {.options =
                 [this, more](ClientOptions& options) {
                   options.ahead = true;
@@ -333,7 +324,7 @@ TEST_F(AheadTest, ARunThatEndsBetweenTheVotesWaitsForNoRow) {
 
 TEST_F(AheadTest, RowsThatDoNotComeInTimeDropTheChunkAndTheOptionStays) {
   TestJobHooks hooks = Ahead();
-  hooks.transport = testing::OnRank<testing::LateTransport>(2);
+  hooks.transport = OnRank<LateTransport>(2);
   StartedJob job(daemon_.endpoint(), hooks);
   Propose(daemon_, propose_);
   job.Run([&](int32_t, TestRank& rank) {

@@ -15,11 +15,6 @@ namespace eplb {
 namespace {
 
 using ::testing::Each;
-using testing::kTestRanks;
-using testing::StartedJob;
-using testing::TestJob;
-using testing::TestOptions;
-using testing::TestRank;
 
 TEST(RegistrationTest, TensorsThatDifferStopEveryRankNamingThem) {
   std::vector<absl::Status> statuses(kTestRanks);

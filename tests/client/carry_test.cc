@@ -20,14 +20,6 @@ namespace {
 using ::testing::AllOf;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::SmallTopology;
-using testing::StartedJob;
-using testing::Swapped;
-using testing::TestRank;
 
 constexpr int32_t kCarriedLayers = 3;
 
@@ -68,7 +60,7 @@ void CarryThereAndBack(TestRank& rank) {
 
 TEST(CarryTest, RowsGoThereAndBackAndTheJobGoesOn) {
   for (const bool layer_by_layer : {false, true}) {
-    StartedJob job("", {.options = layer_by_layer ? LayerByLayer : testing::OptionsHook()});
+    StartedJob job("", {.options = layer_by_layer ? LayerByLayer : OptionsHook()});
     job.Run([](int32_t, TestRank& rank) {
       CarryThereAndBack(rank);
       ASSERT_TRUE(rank.StepUntil(0, CarryVoted).ok());
@@ -246,7 +238,7 @@ TEST(CarryInJobTest, RanksBeforeDifferentStepsAreNamed) {
 }
 
 TEST(CarryInJobTest, TransferThatFailsAtFirstChangesNothing) {
-  StartedJob job("", {.transport = testing::OnRank<testing::LossyTransport>(1)});
+  StartedJob job("", {.transport = OnRank<LossyTransport>(1)});
   job.Run([](int32_t, TestRank& rank) {
     const absl::Status status = rank.client().Carry(Reversed(rank.client().placement()));
     EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable) << status;
@@ -258,8 +250,7 @@ TEST(CarryInJobTest, TransferThatFailsAtFirstChangesNothing) {
 }
 
 TEST(CarryInJobTest, TransferThatFailsHalfWayEndsTheRun) {
-  StartedJob job(
-      "", {.options = LayerByLayer, .transport = testing::OnRank<testing::LossyTransport>(1, 3)});
+  StartedJob job("", {.options = LayerByLayer, .transport = OnRank<LossyTransport>(1, 3)});
   job.Run([](int32_t, TestRank& rank) {
     const absl::Status status = rank.client().Carry(Reversed(rank.client().placement()));
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << status;
@@ -272,7 +263,7 @@ TEST(CarryInJobTest, TransferThatFailsHalfWayEndsTheRun) {
 }
 
 // Begins its second post later than the others wait in a vote.
-class SleepingTransport final : public testing::ForwardingTransport {
+class SleepingTransport final : public ForwardingTransport {
  public:
   explicit SleepingTransport(std::unique_ptr<Transport> inner)
       : ForwardingTransport(std::move(inner)) {}

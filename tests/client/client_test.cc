@@ -22,17 +22,13 @@ using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::kTestRanks;
-using testing::StartedJob;
-using testing::TestJob;
-using testing::TestRank;
 
 constexpr int64_t kLastStep = 1'000'000;  // never reached: a deadline ends the test before
 
 bool Switched(const BoundaryResult& result) { return result.switched; }
 bool Voted(const BoundaryResult& result) { return result.voted; }
 
-using ClientTest = testing::SwitchTest;
+using ClientTest = SwitchTest;
 
 TEST_F(ClientTest, ARankThatFindsNoDaemonEndsTheStartOnAll) {
   const TestJob lost("", {.options = [](ClientOptions& options) {
@@ -189,7 +185,7 @@ TEST_F(ClientTest, ARankThatVotesNoDelaysTheSwitchToTheNextVote) {
 
 TEST_F(ClientTest, SecondVoteNoRunsTheOldPlacementWithSlotsUntouched) {
   StartedJob job(daemon_.endpoint(), {.options = [&](ClientOptions& o) { LogTo(o); },
-                                      .transport = testing::OnRank<testing::LossyTransport>(2)});
+                                      .transport = OnRank<LossyTransport>(2)});
   daemon_.WaitForRanks(kTestRanks);
   daemon_.SendAll(propose_);
   std::vector<int64_t> steps(kTestRanks, -1);
@@ -262,14 +258,14 @@ TEST_F(ClientTest, RankThatClosesEarlyIsNamedByTheNextVote) {
 }
 
 TEST_F(ClientTest, UnknownSecondVoteEndsTheRunWithoutASwitch) {
-  StartedJob job(
-      daemon_.endpoint(),
-      {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); },
-       .control = testing::OnRank<testing::FaultyControl>(3, [](std::vector<int64_t>& values) {
-         const std::vector<RankId> missing = {RankId{0}};
-         return values.size() == 4 ? MissingRanksError("vote", missing, "connection closed")
-                                   : absl::OkStatus();
-       })});
+  StartedJob job(daemon_.endpoint(),
+                 {.options = [](ClientOptions& o) { o.vote_deadline = absl::Seconds(2); },
+                  .control = OnRank<FaultyControl>(3, [](std::vector<int64_t>& values) {
+                    const std::vector<RankId> missing = {RankId{0}};
+                    return values.size() == 4
+                               ? MissingRanksError("vote", missing, "connection closed")
+                               : absl::OkStatus();
+                  })});
   daemon_.WaitForRanks(kTestRanks);
   daemon_.SendAll(propose_);
   job.Run([&](int32_t r, TestRank& rank) {
@@ -283,12 +279,11 @@ TEST_F(ClientTest, UnknownSecondVoteEndsTheRunWithoutASwitch) {
 }
 
 TEST_F(ClientTest, RanksOnDifferentPlacementsStopWithDataLoss) {
-  StartedJob job(
-      "", {.control = testing::OnRank<testing::FaultyControl>(1, [](std::vector<int64_t>& values) {
-             ++values[4];
-             --values[5];
-             return absl::OkStatus();
-           })});
+  StartedJob job("", {.control = OnRank<FaultyControl>(1, [](std::vector<int64_t>& values) {
+                        ++values[4];
+                        --values[5];
+                        return absl::OkStatus();
+                      })});
   job.Run([&](int32_t /*r*/, TestRank& rank) {
     const absl::Status status = rank.StepUntil(0, Voted).status();
     EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss);

@@ -14,22 +14,13 @@ namespace eplb {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::SmallTopology;
-using testing::StartedJob;
-using testing::Swapped;
-using testing::TestJob;
-using testing::TestRank;
 
 bool DerivedSwitched(const BoundaryResult& result) { return result.switched; }
 
 class DerivedInJobTest : public ::testing::Test {
  protected:
   // Registers "layers.L.scale" on every layer and notes what its rebuild saw.
-  testing::TensorsHook AddScales() {
+  TensorsHook AddScales() {
     return [this](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
       for (int32_t layer = 0; layer < 3; ++layer) {
         ExpertTensorView scale;

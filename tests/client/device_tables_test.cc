@@ -17,15 +17,6 @@
 namespace eplb {
 namespace {
 
-using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::SmallTopology;
-using testing::StartedJob;
-using testing::Swapped;
-using testing::TestRank;
-
 // Equal to placement() on every layer, and routing by them meets the experts.
 void ExpectShowsThePlacement(const Client& client) {
   const PlacementView& view = client.placement();

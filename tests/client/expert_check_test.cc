@@ -11,9 +11,6 @@ namespace eplb {
 namespace {
 
 using ::testing::Each;
-using testing::kTestRanks;
-using testing::StartedJob;
-using testing::TestRank;
 
 bool CheckVoted(const BoundaryResult& result) { return result.voted; }
 

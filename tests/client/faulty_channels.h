@@ -1,6 +1,5 @@
 // Faults on real channels, scripted by a test.
-#ifndef EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
-#define EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -12,7 +11,7 @@
 
 #include "tests/client/rows/forwarding.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Returns the hook of a TestJob that gives rank `faulty` a T over its channel. more: arguments of
 // T after the channel.
@@ -112,6 +111,4 @@ class NarrowTransport final : public ForwardingTransport {
   const std::atomic<size_t>& num_bytes_;
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_FAULTY_CHANNELS_H_
+}  // namespace eplb

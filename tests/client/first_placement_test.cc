@@ -20,12 +20,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::kTestRanks;
-using testing::ScriptedDaemon;
-using testing::StartedJob;
-using testing::Swapped;
-using testing::TestJob;
-using testing::TestOptions;
 
 class FirstPlacementTest : public ::testing::Test {
  protected:
@@ -36,8 +30,7 @@ class FirstPlacementTest : public ::testing::Test {
   }
   void TearDown() override { std::filesystem::remove_all(directory_); }
 
-  const Placement second_ =
-      Swapped(Swapped(Placement::Static(testing::SmallTopology()), 0, 0, 2), 2, 1, 3);
+  const Placement second_ = Swapped(Swapped(Placement::Static(SmallTopology()), 0, 0, 2), 2, 1, 3);
   std::string directory_;
 };
 
@@ -60,7 +53,7 @@ TEST_F(FirstPlacementTest, StoredPlacementOfAnotherShapeIsToldAndItsNumbersAreNo
   EXPECT_THAT(::testing::internal::GetCapturedStderr(), HasSubstr("of another shape for job job"));
   EXPECT_EQ(job.rank(3).client().placement().version, 45);
   EXPECT_EQ(job.rank(3).client().placement().digest,
-            DigestOf(Placement::Static(testing::SmallTopology())).Hex());
+            DigestOf(Placement::Static(SmallTopology())).Hex());
 }
 
 // A daemon that does not say the number.
@@ -96,7 +89,7 @@ TEST_F(FirstPlacementTest, AFileStartsUnderANumberThatStandsForNothingElse) {
     EXPECT_TRUE(job.started().ok()) << job.started();
     return job.rank(1).client().placement().version;
   };
-  const Placement fixed = Placement::Static(testing::SmallTopology());
+  const Placement fixed = Placement::Static(SmallTopology());
   ScriptedDaemon other(
       {.stored = wire::PlacementBody{7, DigestOf(fixed), fixed}, .next_version = 9});
   EXPECT_EQ(version(other), 9);
@@ -107,7 +100,7 @@ TEST_F(FirstPlacementTest, AFileStartsUnderANumberThatStandsForNothingElse) {
 }
 
 TEST_F(FirstPlacementTest, TheStaticOrderIsNamedByAWordAlsoForAJobThatRanUnderAnother) {
-  const Placement fixed = Placement::Static(testing::SmallTopology());
+  const Placement fixed = Placement::Static(SmallTopology());
   const auto first = [&](ScriptedDaemon& daemon) {
     TestJob job(daemon.endpoint(),
                 {.options = [](ClientOptions& o) { o.initial_placement = kStaticPlacement; }});
@@ -130,14 +123,14 @@ TEST_F(FirstPlacementTest, AFileOfTheNameOfTheStaticOrderIsReachedByAPath) {
   std::ofstream("static") << wire::PlacementToJson(second_);
   ClientOptions options = TestOptions(0, "");
   options.initial_placement = "./static";
-  const auto from_file = ChooseFirstPlacement(options, testing::SmallTopology());
+  const auto from_file = ChooseFirstPlacement(options, SmallTopology());
   options.initial_placement = "static";
-  const auto by_word = ChooseFirstPlacement(options, testing::SmallTopology());
+  const auto by_word = ChooseFirstPlacement(options, SmallTopology());
   std::filesystem::current_path(before);
   ASSERT_TRUE(from_file.ok()) << from_file.status();
   EXPECT_EQ(from_file->digest, DigestOf(second_));
   ASSERT_TRUE(by_word.ok()) << by_word.status();
-  EXPECT_EQ(by_word->digest, DigestOf(Placement::Static(testing::SmallTopology())));
+  EXPECT_EQ(by_word->digest, DigestOf(Placement::Static(SmallTopology())));
 }
 
 TEST_F(FirstPlacementTest, UnreadableInitialPlacementStopsEveryRank) {
@@ -193,7 +186,7 @@ TEST_F(FirstPlacementTest, TwoRunsOfOneIdHaveTwoRuns) {
 
 TEST_F(FirstPlacementTest, TheVersionOfAFileIsReservedForThisRun) {
   std::ofstream(directory_ + "/p.json") << wire::PlacementToJson(second_);
-  const Placement fixed = Placement::Static(testing::SmallTopology());
+  const Placement fixed = Placement::Static(SmallTopology());
   ScriptedDaemon daemon({.stored = wire::PlacementBody{7, DigestOf(fixed), fixed},
                          .next_version = 9,
                          .reserved = 12});
@@ -205,7 +198,7 @@ TEST_F(FirstPlacementTest, TheVersionOfAFileIsReservedForThisRun) {
 
 // A daemon that was away may have an older placement than the one that stood in for it.
 TEST_F(FirstPlacementTest, OfTwoDaemonsTheOneWithTheHigherVersionsIsBelieved) {
-  const Placement fixed = Placement::Static(testing::SmallTopology());
+  const Placement fixed = Placement::Static(SmallTopology());
   ScriptedDaemon older({.stored = wire::PlacementBody{7, DigestOf(fixed), fixed}});
   ScriptedDaemon newer({.stored = wire::PlacementBody{41, DigestOf(second_), second_}});
   ScriptedDaemon fresh({});
@@ -214,7 +207,6 @@ TEST_F(FirstPlacementTest, OfTwoDaemonsTheOneWithTheHigherVersionsIsBelieved) {
 }
 
 using ::testing::ElementsAre;
-using testing::Running;
 
 Placement Make(const std::vector<int32_t>& slots) {
   const Topology topology =

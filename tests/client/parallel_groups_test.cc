@@ -16,14 +16,6 @@ namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
-using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::StartedJob;
-using testing::Swapped;
-using testing::TestJob;
-using testing::TestRank;
 
 struct Groups {
   const char* name;
@@ -32,7 +24,7 @@ struct Groups {
   int32_t expert_tensor_parallel;
 };
 
-testing::OptionsHook Arranged(const Groups& groups) {
+OptionsHook Arranged(const Groups& groups) {
   return [num_gpus = groups.num_gpus, pipeline = groups.pipeline_parallel_size,
           tensor = groups.expert_tensor_parallel](ClientOptions& options) {
     options.num_gpus = num_gpus;
@@ -118,8 +110,8 @@ TEST_P(ParallelGroupsTest, EveryChunkIsSwitchedByAllRanksWithAllBytesInPlace) {
 
 TEST(PipelineTest, TransferThatFailsInAnotherPipelineStageDropsTheChunkOnAll) {
   ScriptedDaemon daemon({});
-  StartedJob job(daemon.endpoint(), {.options = Arranged(kTwoPipelineStages),
-                                     .transport = testing::OnRank<testing::LossyTransport>(3)});
+  StartedJob job(daemon.endpoint(),
+                 {.options = Arranged(kTwoPipelineStages), .transport = OnRank<LossyTransport>(3)});
   daemon.WaitForRanks(kTestRanks);
   const Placement first = FirstPlacement(2);
   // Layer 0 is the first pipeline stage's, layer 1 the second's.

@@ -20,12 +20,6 @@ namespace {
 
 using ::testing::AnyOf;
 using ::testing::HasSubstr;
-using testing::LossyTransport;
-using testing::NarrowTransport;
-using testing::OnRank;
-using testing::StartedJob;
-using testing::TestRank;
-using testing::WatchedTransport;
 
 constexpr size_t kElements = 5;
 constexpr int32_t kReplicaLayers = 3;

@@ -14,16 +14,6 @@
 namespace eplb {
 namespace {
 
-using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::SmallTopology;
-using testing::StartedJob;
-using testing::Swapped;
-using testing::TestJob;
-using testing::TestRank;
-
 constexpr int64_t kFirstPiece = 24;  // bytes of the 40 of a state row
 constexpr int64_t kMore = 8;         // bytes that only the second EP group has
 constexpr size_t kSlots = 2;         // slots of a GPU
@@ -31,7 +21,7 @@ constexpr size_t kSlots = 2;         // slots of a GPU
 // Ranks 2 and 3 are the second EP group: it has the state in two pieces, and one tensor more.
 class ShardedStateTest : public ::testing::Test {
  protected:
-  testing::TensorsHook CutState() {
+  TensorsHook CutState() {
     return [this](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
       if (rank.rank() < 2) return;
       std::vector<ExpertTensorView> more;

@@ -20,14 +20,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::StartedJob;
-using testing::TestJob;
-using testing::TestJobHooks;
-using testing::TestRank;
 
 constexpr int32_t kSplitExperts = 4;
 constexpr int32_t kSplitSlots = 6;  // experts 0 and 1 have two
@@ -112,7 +104,7 @@ TEST(ClientSplitTest, RanksMeetTheQuotasWithoutTalkingAndFollowASwitch) {
                                             .num_gpus = kSplitGpus})
                                 .value();
   const Placement first = Placement::Static(topology);
-  const Placement second = testing::Swapped(first, 1, 0, 5);  // expert 0 twice on GPU 1
+  const Placement second = Swapped(first, 1, 0, 5);  // expert 0 twice on GPU 1
   ScriptedDaemon daemon({});
   StartedJob job(daemon.endpoint(), JobOfSixSlots());
   daemon.WaitForRanks(kTestRanks);

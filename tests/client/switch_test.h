@@ -1,6 +1,5 @@
 // A job of kTestRanks ranks that a daemon asks to switch placements, and the logs of its ranks.
-#ifndef EPLB_TESTS_CLIENT_SWITCH_TEST_H_
-#define EPLB_TESTS_CLIENT_SWITCH_TEST_H_
+#pragma once
 
 #include <filesystem>
 #include <string>
@@ -16,7 +15,7 @@
 #include "tests/client/session/scripted_daemon.h"
 #include "tests/client/test_job.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 class SwitchTest : public FilesTest {
  protected:
@@ -68,6 +67,4 @@ class SwitchTest : public FilesTest {
   const wire::Propose propose_ = ProposeTo(Running(0, first_), second_, 7, 1);
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_SWITCH_TEST_H_
+}  // namespace eplb

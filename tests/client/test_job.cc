@@ -12,7 +12,7 @@
 #include "tests/client/rows/control/world.h"
 #include "tests/client/rows/paths/host_world.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr int32_t kLayers = 3;
@@ -163,4 +163,4 @@ void TestJob::Run(const std::function<void(int32_t rank, TestRank&)>& body) {
   RunRanks(kTestRanks, [&](int32_t r) { body(r, rank(r)); });
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

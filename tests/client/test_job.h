@@ -1,6 +1,5 @@
 // A small job whose ranks are threads, each with a client and real expert memory.
-#ifndef EPLB_TESTS_CLIENT_TEST_JOB_H_
-#define EPLB_TESTS_CLIENT_TEST_JOB_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -14,7 +13,7 @@
 #include "client/rows/transport.h"
 #include "placement/rank_grid.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // One rank: its client and its experts' bytes. A byte of an expert depends on layer, expert and
 // tensor, so that a wrong or torn row is seen.
@@ -96,6 +95,4 @@ class StartedJob : public TestJob {
   }
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_TEST_JOB_H_
+}  // namespace eplb

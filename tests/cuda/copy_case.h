@@ -1,7 +1,6 @@
 // Rows of all sizes and alignments in two arenas with red zones, and what copying them must give:
 // for the host and the device test.
-#ifndef EPLB_TESTS_CUDA_COPY_CASE_H_
-#define EPLB_TESTS_CUDA_COPY_CASE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstddef>
@@ -116,5 +115,3 @@ inline CopyCase MakeCopyCase(uint64_t seed, int64_t large = int64_t{1} << 20) {
 }
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_COPY_CASE_H_

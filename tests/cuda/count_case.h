@@ -1,6 +1,5 @@
 // Router output at random and what counting it must give: for the host and the device test.
-#ifndef EPLB_TESTS_CUDA_COUNT_CASE_H_
-#define EPLB_TESTS_CUDA_COUNT_CASE_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -79,5 +78,3 @@ inline std::vector<CountShape> CountShapes() {
 }
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_COUNT_CASE_H_

@@ -1,6 +1,5 @@
 // True if a test must fail, not skip, without a device. Needs no CUDA.
-#ifndef EPLB_TESTS_CUDA_GPU_IS_REQUIRED_H_
-#define EPLB_TESTS_CUDA_GPU_IS_REQUIRED_H_
+#pragma once
 
 #include <cstdlib>
 #include <string_view>
@@ -13,5 +12,3 @@ inline bool GpuIsRequired() {
 }
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_GPU_IS_REQUIRED_H_

@@ -1,7 +1,6 @@
 // Rows of gradients of all sizes and alignments in two arenas with red zones, and what adding and
 // squaring them must give, worked out in plain float64: for the host and the device test.
-#ifndef EPLB_TESTS_CUDA_GRADIENT_CASE_H_
-#define EPLB_TESTS_CUDA_GRADIENT_CASE_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -324,5 +323,3 @@ inline GradientCase MakeGradientCase(ElementType type, uint64_t seed) {
 }
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_GRADIENT_CASE_H_

@@ -1,6 +1,5 @@
 // Waiting for a communicator with a deadline, and rows that tell their transfer.
-#ifndef EPLB_TESTS_CUDA_NCCL_WAIT_H_
-#define EPLB_TESTS_CUDA_NCCL_WAIT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -26,5 +25,3 @@ absl::Status WaitUntilReady(NcclCommunicator& communicator, absl::Duration patie
 Bytes RowOf(int32_t from, int32_t to, int32_t number, size_t size);
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_NCCL_WAIT_H_

@@ -1,6 +1,5 @@
 // Ranks over the stand-in for libnccl (tests/support/fake_nccl). Every wait has a deadline.
-#ifndef EPLB_TESTS_CUDA_NCCL_WORLD_H_
-#define EPLB_TESTS_CUDA_NCCL_WORLD_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -41,5 +40,3 @@ absl::Status GoRoundTheRing(NcclCommunicator& communicator, int32_t rank, int32_
 bool InChildProcess(const std::function<bool()>& body);
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_NCCL_WORLD_H_

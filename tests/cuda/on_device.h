@@ -1,6 +1,5 @@
 // Host values on the device, for GPU tests.
-#ifndef EPLB_TESTS_CUDA_ON_DEVICE_H_
-#define EPLB_TESTS_CUDA_ON_DEVICE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -83,5 +82,3 @@ GraphExec Capture(cudaStream_t stream, const Launch& launch) {
 }
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_ON_DEVICE_H_

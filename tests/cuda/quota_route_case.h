@@ -1,7 +1,6 @@
 // Router output at random, own quotas that fit it, and the slots that routing by quota must give:
 // for the host and the device test.
-#ifndef EPLB_TESTS_CUDA_QUOTA_ROUTE_CASE_H_
-#define EPLB_TESTS_CUDA_QUOTA_ROUTE_CASE_H_
+#pragma once
 
 #include <cstdint>
 #include <random>
@@ -82,5 +81,3 @@ QuotaRouteCase<ExpertId> MakeQuotaRouteCase(const CountShape& shape, uint64_t se
 }
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_QUOTA_ROUTE_CASE_H_

@@ -1,7 +1,6 @@
 // GPU tests skip without a device, with the reason, and fail where EPLB_REQUIRE_GPU=1 says that
 // there must be one.
-#ifndef EPLB_TESTS_CUDA_REQUIRE_GPU_H_
-#define EPLB_TESTS_CUDA_REQUIRE_GPU_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -51,5 +50,3 @@ class StreamTest : public Base {
 };
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_REQUIRE_GPU_H_

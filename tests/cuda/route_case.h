@@ -1,7 +1,6 @@
 // Router output at random, a random layer of replicas, and the slots that routing must give: for
 // the host and the device test.
-#ifndef EPLB_TESTS_CUDA_ROUTE_CASE_H_
-#define EPLB_TESTS_CUDA_ROUTE_CASE_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -80,5 +79,3 @@ RouteArgs ArgsOf(const RouteCase<ExpertId>& c) {
 }
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_ROUTE_CASE_H_

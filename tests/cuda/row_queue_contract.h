@@ -1,7 +1,6 @@
 // The contract of every RowQueue. The claims are in row_queue_contract.cc and run against each kind
 // that instantiates the suite.
-#ifndef EPLB_TESTS_CUDA_ROW_QUEUE_CONTRACT_H_
-#define EPLB_TESTS_CUDA_ROW_QUEUE_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -38,5 +37,3 @@ class RowQueueContractTest : public ::testing::TestWithParam<MakeRowQueue> {
 };
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_TESTS_CUDA_ROW_QUEUE_CONTRACT_H_

@@ -1,7 +1,6 @@
 // Counts of several sources at random on a random placement, and the quotas that BatchSplitter and
 // OwnQuotasByPrefix give: for the host and the device test.
-#ifndef EPLB_TESTS_CUDA_SPLIT_CASE_H_
-#define EPLB_TESTS_CUDA_SPLIT_CASE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -33,19 +32,19 @@ struct SplitResults {
 
 class SplitCase {
  public:
-  SplitCase(eplb::testing::Random& random, const Topology& topology)
-      : placement_(eplb::testing::RandomPlacement(random, topology)),
+  SplitCase(eplb::Random& random, const Topology& topology)
+      : placement_(eplb::RandomPlacement(random, topology)),
         graph_(MakeGraph(random)),
         num_sources_(topology.num_gpus()) {
     const auto num_experts = static_cast<size_t>(topology.num_experts());
     counts_.resize(static_cast<size_t>(num_sources_) * static_cast<size_t>(num_layers()) *
                    num_experts);
     for (size_t layer = 0; layer < static_cast<size_t>(num_layers()); ++layer) {
-      const std::vector<int64_t> sums = eplb::testing::RandomCounts(random, topology.num_experts());
+      const std::vector<int64_t> sums = eplb::RandomCounts(random, topology.num_experts());
       for (size_t expert = 0; expert < num_experts; ++expert) {
         // A third to each of three sources, and the rest to the first.
         for (int part = 0; part < 3; ++part) {
-          const auto source = static_cast<size_t>(eplb::testing::Pick(random, 0, num_sources_ - 1));
+          const auto source = static_cast<size_t>(eplb::Pick(random, 0, num_sources_ - 1));
           counts_[Row(source, layer) + expert] += sums[expert] / 3;
         }
         counts_[Row(0, layer) + expert] += sums[expert] % 3;
@@ -103,10 +102,10 @@ class SplitCase {
   }
 
  private:
-  SplitGraph MakeGraph(eplb::testing::Random& random) {
-    auto [placement, speeds] = eplb::testing::WithRandomSpeeds(random, placement_);
+  SplitGraph MakeGraph(eplb::Random& random) {
+    auto [placement, speeds] = eplb::WithRandomSpeeds(random, placement_);
     placement_ = placement;
-    const double slack = eplb::testing::Pick(random, 0, 1) == 0 ? 0.01 : 0;
+    const double slack = eplb::Pick(random, 0, 1) == 0 ? 0.01 : 0;
     return *SplitGraph::Make(placement_, {.speeds = &speeds, .slack = slack});
   }
 
@@ -128,5 +127,3 @@ inline SplitResults::SplitResults(const SplitCase& c)
       peaks(refused.size()) {}
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_CUDA_SPLIT_CASE_H_

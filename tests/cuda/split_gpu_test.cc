@@ -14,7 +14,6 @@
 namespace eplb::cuda {
 namespace {
 
-using eplb::testing::Random;
 using testing::OnDevice;
 using testing::SplitCase;
 using testing::SplitResults;
@@ -87,7 +86,7 @@ TEST_F(LaunchSplitTest, SmallShapesHaveTheBitsOfTheHost) {
   ASSERT_TRUE(LoadSplitKernels().ok());
   Random random(510);
   for (int i = 0; i < testing::kNumSmallShapes && !HasFailure(); ++i) {
-    ExpectHostBits(SplitCase(random, eplb::testing::RandomTopology(random)));
+    ExpectHostBits(SplitCase(random, eplb::RandomTopology(random)));
   }
 }
 
@@ -116,7 +115,7 @@ TEST_F(LaunchSplitTest, ACapturedGraphSplitsWhatItsCountsAreAtEachLaunch) {
   const testing::GraphExec graph = testing::Capture(
       stream_.get(), [&](cudaStream_t stream) { return LaunchSplit(on_device.args(), stream); });
   for (int i = 0; i < 3; ++i) {
-    for (int64_t& count : c.counts()) count = eplb::testing::Pick(random, 0, 1000);
+    for (int64_t& count : c.counts()) count = eplb::Pick(random, 0, 1000);
     const size_t bytes = c.counts().size() * sizeof(int64_t);
     ASSERT_EQ(cudaMemcpyAsync(const_cast<int64_t*>(on_device.args().counts), c.counts().data(),
                               bytes, cudaMemcpyHostToDevice, stream_.get()),

@@ -5,7 +5,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "tests/cuda/split_case.h"
@@ -13,7 +12,6 @@
 namespace eplb::cuda {
 namespace {
 
-using eplb::testing::Random;
 using ::testing::Each;
 using ::testing::HasSubstr;
 using testing::SplitCase;
@@ -22,7 +20,7 @@ using testing::SplitResults;
 TEST(SplitOnHostTest, EqualsBatchSplitterAndTheQuotasOfEverySource) {
   Random random(501);
   for (int i = 0; i < 500 && !HasFailure(); ++i) {
-    const SplitCase c(random, eplb::testing::RandomTopology(random));
+    const SplitCase c(random, eplb::RandomTopology(random));
     SplitResults results(c);
     std::vector<int64_t> taken(results.quotas.size());
     for (int32_t source = 0; source < c.num_sources(); ++source) {

@@ -19,8 +19,8 @@ import types
 import torch
 import torch.distributed as dist
 
-FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "ones_like", "rand", "randint", "randn", "tensor", "zeros",
-             "zeros_like")
+FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "ones_like", "rand", "randint", "randn", "tensor",
+             "zeros", "zeros_like")
 
 
 def install():

@@ -88,11 +88,17 @@ class Training:
             if step % 10 == 0:
                 with torch.no_grad():
                     self._loss_of(self.engine.module, batch)
+            if attached is not None and step == steps:
+                self.verify(attached)
             # Attached, the engine does both in static order.
             if self.row["saves"] and step == SAVED:
                 self.engine.save_checkpoint(self.directory, tag="saved")
             if self.row["saves"] and step == LOADED:
                 self.engine.load_checkpoint(self.directory, tag="saved")
+
+    def verify(self, attached):
+        attached.check()
+        attached.check_experts()
 
     def _loss_of(self, model, batch):
         loss = self.loss(model, batch)
@@ -104,10 +110,10 @@ class Training:
         return ((output - hidden.roll(1, dims=-1)) ** 2).mean() + 0.01 * auxiliary
 
     def batch(self, step):
-        """Returns hidden states of three kinds, which follow from the phase that a step is in."""
-        centre = torch.randn(3, WIDTH, generator=torch.Generator().manual_seed(17 + step // PHASE_STEPS)) * 2
+        """Returns hidden states of two kinds, which follow from the phase that a step is in."""
+        centre = torch.randn(2, WIDTH, generator=torch.Generator().manual_seed(17 + step // PHASE_STEPS)) * 2
         generator = self.random()
-        kind = torch.randint(3, (TOKENS,), generator=generator)
+        kind = torch.randint(2, (TOKENS,), generator=generator)
         hidden = centre[kind] + torch.randn(TOKENS, WIDTH, generator=generator) * 0.3
         return hidden.unsqueeze(0).to(torch.bfloat16 if self.row["bf16"] else torch.float32)
 

@@ -56,13 +56,13 @@ class Training:
             num_layers=row.get("layers", 2), hidden_size=64, ffn_hidden_size=96, moe_ffn_hidden_size=96, num_attention_heads=4,
             num_moe_experts=EXPERTS, moe_router_topk=2, moe_router_load_balancing_type="aux_loss", moe_aux_loss_coeff=1e-3,
             moe_token_dispatcher_type="alltoall", moe_grouped_gemm=row.get("is_grouped", False), add_bias_linear=False,
-            hidden_dropout=0.0, attention_dropout=0.0, params_dtype=self.dtype, bf16=self.dtype == torch.bfloat16, fp16=self.dtype == torch.float16,
-            pipeline_dtype=self.dtype, use_cpu_initialization=True, gradient_accumulation_fusion=False, bias_activation_fusion=False,
-            bias_dropout_fusion=False, masked_softmax_fusion=False, apply_rope_fusion=False, tensor_model_parallel_size=tp,
+            hidden_dropout=0.0, attention_dropout=0.0, params_dtype=self.dtype, bf16=self.dtype == torch.bfloat16,
+            fp16=self.dtype == torch.float16, pipeline_dtype=self.dtype, use_cpu_initialization=True, normalization="LayerNorm",
+            gradient_accumulation_fusion=False, bias_activation_fusion=False, bias_dropout_fusion=False, masked_softmax_fusion=False,
+            apply_rope_fusion=False, tensor_model_parallel_size=tp, sequence_parallel=tp > 1,
             pipeline_model_parallel_size=row.get("pp", 1), virtual_pipeline_model_parallel_size=row.get("chunks"),
-            expert_model_parallel_size=row["ep"], normalization="LayerNorm",
-            expert_tensor_parallel_size=row.get("etp", 1), sequence_parallel=tp > 1, finalize_model_grads_func=finalize_model_grads),
-            **row.get("config", {})})
+            expert_model_parallel_size=row["ep"], expert_tensor_parallel_size=row.get("etp", 1),
+            finalize_model_grads_func=finalize_model_grads), **row.get("config", {})})
 
     def _chunk(self, number):
         if self.config.sequence_parallel:
@@ -83,7 +83,8 @@ class Training:
     def _optimizer(self):
         return get_megatron_optimizer(OptimizerConfig(**{**dict(
             optimizer="adam", lr=2e-3, min_lr=2e-3, weight_decay=0.01, clip_grad=0.0, params_dtype=self.dtype,
-            bf16=self.dtype == torch.bfloat16, fp16=self.dtype == torch.float16, use_distributed_optimizer=self.row.get("is_distributed", False),
+            bf16=self.dtype == torch.bfloat16, fp16=self.dtype == torch.float16,
+            use_distributed_optimizer=self.row.get("is_distributed", False),
             overlap_param_gather=self.row.get("ddp", {}).get("overlap_param_gather", False)), **self.row.get("optimizer", {})}),
             self.model)
 
@@ -100,9 +101,9 @@ class Training:
 
         self.endpoint = endpoint
         if not self.row.get("is_page"):
-            self.attached = eplb.megatron.attach(self.model, self.optimizer, endpoint=endpoint, job=job, vote_every=2, report_every=4,
-                                                 require_daemon=True, boundary=self.row.get("boundary", "call"),
-                                                 check_batch=self._outputs if self.row.get("is_checked") else False)
+            self.attached = eplb.megatron.attach(
+                self.model, self.optimizer, endpoint=endpoint, job=job, vote_every=2, report_every=4, require_daemon=True,
+                boundary=self.row.get("boundary", "call"), check_batch=self._outputs if self.row.get("is_checked") else False)
 
     def _outputs(self):
         tokens, positions, mask, _ = arguments_of(next(self._batches(0)))
@@ -262,8 +263,8 @@ ROWS = (
     _row("fp32", "EP2 fp32, distributed optimizer", dtype="float32", is_distributed=True),
     _row("fp16", "EP2 fp16, first steps skipped by the loss scale", steps=60, dtype="float16", optimizer={
         "initial_loss_scale": 2.0 ** 32, "hysteresis": 1}),
-    _row("sgd", "EP2, SGD with momentum, group-limited router, MoE recomputation, boundary by the optimizer", boundary="optimizer",
-         optimizer={"optimizer": "sgd", "lr": 0.05},
+    _row("sgd", "EP2, SGD with momentum, group-limited router, MoE recomputation, boundary by the optimizer", steps=60,
+         boundary="optimizer", optimizer={"optimizer": "sgd", "lr": 0.05},
          config={"moe_router_num_groups": 4, "moe_router_group_topk": 2, "recompute_granularity": "selective",
                  "recompute_modules": ["moe"]}),
     _row("distributed", "EP2, distributed optimizer", is_distributed=True),

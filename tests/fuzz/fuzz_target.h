@@ -1,7 +1,6 @@
 // Shared by all fuzz targets. A target is one file with LLVMFuzzerTestOneInput: any bytes must
 // end in a value or in an error of one line, never in a crash, a hang or memory without bound.
-#ifndef EPLB_TESTS_FUZZ_FUZZ_TARGET_H_
-#define EPLB_TESTS_FUZZ_FUZZ_TARGET_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -33,5 +32,3 @@ inline std::string_view AsText(const uint8_t* data, size_t size) {
 }
 
 }  // namespace eplb::fuzz
-
-#endif  // EPLB_TESTS_FUZZ_FUZZ_TARGET_H_

@@ -1,6 +1,5 @@
 // A fuzz target's bytes as a sequence of choices.
-#ifndef EPLB_TESTS_FUZZ_INPUT_H_
-#define EPLB_TESTS_FUZZ_INPUT_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -34,5 +33,3 @@ class Input {
 };
 
 }  // namespace eplb::fuzz
-
-#endif  // EPLB_TESTS_FUZZ_INPUT_H_

@@ -1,6 +1,5 @@
 // Bytes as a file that only this process sees, for readers that take a path.
-#ifndef EPLB_TESTS_FUZZ_MEMORY_FILE_H_
-#define EPLB_TESTS_FUZZ_MEMORY_FILE_H_
+#pragma once
 
 #include <sys/mman.h>
 #include <unistd.h>
@@ -29,5 +28,3 @@ class MemoryFile {
 };
 
 }  // namespace eplb::fuzz
-
-#endif  // EPLB_TESTS_FUZZ_MEMORY_FILE_H_

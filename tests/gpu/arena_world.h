@@ -1,7 +1,6 @@
 // The path of the peer transport over staging that is handed over as between processes: where the
 // device allows it a descriptor of virtual memory, which every other rank maps for itself.
-#ifndef EPLB_TESTS_GPU_ARENA_WORLD_H_
-#define EPLB_TESTS_GPU_ARENA_WORLD_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -20,7 +19,7 @@
 #include "tests/client/rows/paths/host_world.h"
 #include "tests/gpu/device_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 struct ArenasOfRanks {
   std::vector<cuda::PeerArena> own;
@@ -71,6 +70,4 @@ inline Transports MakeArenaWorld(int32_t world_size, int64_t staging_bytes) {
   return transports;
 }
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_GPU_ARENA_WORLD_H_
+}  // namespace eplb

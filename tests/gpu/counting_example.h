@@ -1,7 +1,6 @@
 // The example of docs/counting-on-the-gpu.md, word for word: a test compares the page with what
 // stands between the marks, and runs it.
-#ifndef EPLB_TESTS_GPU_COUNTING_EXAMPLE_H_
-#define EPLB_TESTS_GPU_COUNTING_EXAMPLE_H_
+#pragma once
 
 #include <cstdint>
 
@@ -11,7 +10,7 @@
 #include "client/client.h"
 #include "cuda/route.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 struct Choices {
   const int32_t* expert_ids = nullptr;  // [num_tokens, top_k], the router's, on the device
@@ -56,6 +55,4 @@ inline absl::Status RecordStep(eplb::Client& client, int64_t* counters, int64_t*
 }
 // [its end]
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_GPU_COUNTING_EXAMPLE_H_
+}  // namespace eplb

@@ -31,7 +31,6 @@
 namespace eplb {
 namespace {
 
-using testing::Choices;
 using ::testing::ElementsAreArray;
 using ::testing::HasSubstr;
 
@@ -53,7 +52,7 @@ class CountingGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     EPLB_REQUIRE_GPU_OR_SKIP();
-    memory_ = std::make_unique<QueueMemory>(&testing::MakeDeviceQueue);
+    memory_ = std::make_unique<QueueMemory>(&MakeDeviceQueue);
   }
 
   template <class Number>
@@ -117,7 +116,7 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
   const Placement before = RandomPlacement(random_, topology);
   const Placement after = RandomPlacement(random_, topology);
   const std::vector<LayerId> changed = {LayerId{0}, LayerId{2}};
-  auto device = RouteTables::Make(testing::MakeDeviceQueue(), before, GpuId{1});
+  auto device = RouteTables::Make(MakeDeviceQueue(), before, GpuId{1});
   auto host = RouteTables::Make(cuda::MakeHostRowQueue(), before, GpuId{1});
   ASSERT_TRUE(device.ok() && host.ok()) << device.status() << host.status();
   const DeviceTables on_device = TablesOf((*device)->arrays(), topology);
@@ -131,9 +130,9 @@ TEST_F(CountingGpuTest, KernelsRouteByThePlacementThatTheirPlaceOnTheStreamGives
   std::vector<int32_t> expected;
   const auto route = [&](int64_t pass) {
     for (int32_t layer = 0; layer < kCountLayers; ++layer) {
-      const absl::Status routed = testing::RouteAndCount(
-          on_device, layer, {device_ids + layer * kPairs, kTokens, kTopK}, counters,
-          slots + (pass * kCountLayers + layer) * kPairs, /*stream=*/nullptr);
+      const absl::Status routed =
+          RouteAndCount(on_device, layer, {device_ids + layer * kPairs, kTokens, kTopK}, counters,
+                        slots + (pass * kCountLayers + layer) * kPairs, /*stream=*/nullptr);
       ASSERT_TRUE(routed.ok()) << routed;
       const std::vector<int32_t> of_layer =
           SlotsOnHost(on_host, layer, std::span(ids).subspan(layer * kPairs, kPairs),
@@ -207,14 +206,14 @@ TEST_F(CountingGpuTest, TheExampleOfThePageRecordsWhatWasCounted) {
     std::vector<int64_t> expected(kCountLayers * kRow);
     for (int32_t layer = 0; layer < kCountLayers; ++layer) {
       const Choices choices{device_ids + layer * kPairs, kTokens, kTopK};
-      const absl::Status routed = testing::RouteAndCount((*client)->device_tables(), layer, choices,
-                                                         counters, slots, stream->get());
+      const absl::Status routed =
+          RouteAndCount((*client)->device_tables(), layer, choices, counters, slots, stream->get());
       ASSERT_TRUE(routed.ok()) << routed;
       for (int64_t i = 0; i < kPairs; ++i) {
         ++expected[layer * kRow + ids[layer * kPairs + i]];
       }
     }
-    const absl::Status recorded = testing::RecordStep(**client, counters, host, stream->get());
+    const absl::Status recorded = RecordStep(**client, counters, host, stream->get());
     ASSERT_TRUE(recorded.ok()) << recorded;
     EXPECT_THAT(std::vector(host, host + expected.size()), ElementsAreArray(expected))
         << "of this step alone";

@@ -1,6 +1,5 @@
 // A row queue of device 0 that counts the bytes of memory which its work reads and writes.
-#ifndef EPLB_TESTS_GPU_COUNTING_QUEUE_H_
-#define EPLB_TESTS_GPU_COUNTING_QUEUE_H_
+#pragma once
 
 #include <atomic>
 #include <cstdint>
@@ -17,7 +16,7 @@
 #include "tests/client/rows/forwarding.h"
 #include "tests/gpu/device_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Bytes of all counting queues of the process.
 struct QueueBytes {
@@ -72,6 +71,4 @@ inline std::unique_ptr<cuda::RowQueue> MakeCountingQueue() {
   return std::make_unique<CountingQueue>(std::move(queue));
 }
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_GPU_COUNTING_QUEUE_H_
+}  // namespace eplb

@@ -1,6 +1,5 @@
 // The queue of device 0, as the tests' worlds take it.
-#ifndef EPLB_TESTS_GPU_DEVICE_QUEUE_H_
-#define EPLB_TESTS_GPU_DEVICE_QUEUE_H_
+#pragma once
 
 #include <cstdio>
 #include <memory>
@@ -8,7 +7,7 @@
 
 #include "cuda/row_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline std::unique_ptr<cuda::RowQueue> MakeDeviceQueue() {
   auto queue = cuda::MakeStreamRowQueue({});
@@ -17,6 +16,4 @@ inline std::unique_ptr<cuda::RowQueue> MakeDeviceQueue() {
   return nullptr;
 }
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_GPU_DEVICE_QUEUE_H_
+}  // namespace eplb

@@ -17,7 +17,7 @@ namespace eplb {
 namespace {
 
 BounceQueues MakeQueuesOfDevice(int32_t /*rank*/) {
-  return {.down = testing::MakeDeviceQueue(), .up = testing::MakeDeviceQueue()};
+  return {.down = MakeDeviceQueue(), .up = MakeDeviceQueue()};
 }
 
 class FakeGpuBounceTest : public ::testing::TestWithParam<BounceWay> {
@@ -31,7 +31,7 @@ INSTANTIATE_TEST_SUITE_P(Ways, FakeGpuBounceTest, ::testing::ValuesIn(kBounceWay
 TEST_P(FakeGpuBounceTest, RowsAreWhatTheStreamWroteBeforeThePost) {
   constexpr int64_t kNumBytes = 600'000;
   constexpr uint32_t kSeeds = 16;
-  QueueMemory memory(&testing::MakeDeviceQueue);
+  QueueMemory memory(&MakeDeviceQueue);
   const std::span<std::byte> row = memory.Put(std::vector<std::byte>(kNumBytes, std::byte{1}));
   cudaStream_t training = nullptr;
   ASSERT_EQ(cudaStreamCreateWithPriority(&training, cudaStreamNonBlocking, 0), cudaSuccess);
@@ -53,7 +53,7 @@ TEST_P(FakeGpuBounceTest, RowsAreWhatTheStreamWroteBeforeThePost) {
 
 TEST_P(FakeGpuBounceTest, ADeviceThatHangsHoldsUpNeitherTheAbortNorTheEnd) {
   constexpr int64_t kNumBytes = 600'000;
-  QueueMemory memory(&testing::MakeDeviceQueue);
+  QueueMemory memory(&MakeDeviceQueue);
   const std::span<std::byte> row = memory.Put(std::vector<std::byte>(kNumBytes, std::byte{7}));
   cudaStream_t training = nullptr;
   ASSERT_EQ(cudaStreamCreateWithPriority(&training, cudaStreamNonBlocking, 0), cudaSuccess);

@@ -25,7 +25,7 @@ constexpr int32_t kSlotsOfAGpu = 3;
 constexpr int32_t kMigrations = 3;
 
 Transports MakeCountedWorld(int32_t world_size, int64_t staging_bytes) {
-  return testing::MakeArenaWorld(world_size, staging_bytes);
+  return MakeArenaWorld(world_size, staging_bytes);
 }
 
 // Large enough that tables and checksums, 48 bytes a row, do not show in passes.
@@ -73,7 +73,7 @@ class GpuBudgetsTest : public ::testing::Test {
   EpGroup ep_group_{topology_,
                     StateResidency::kEveryReplica,
                     &MakeCountedWorld,
-                    {.make_queue = &testing::MakeDeviceQueue, .shapes = CountedShapes()}};
+                    {.make_queue = &MakeDeviceQueue, .shapes = CountedShapes()}};
   int32_t turns_ = 0;
   int64_t migrated_bytes_ = 0;
 };
@@ -124,7 +124,7 @@ TEST(GpuSquaresBudgetTest, SumsOfSquaresTakeNoMemoryOnceItIsReserved) {
   const Topology topology =
       *Topology::Make({.num_layers = 3, .num_experts = 6, .num_slots = 9, .num_gpus = 3});
   ReplicaGroup ep_group(RandomPlacement(placements, topology),
-                        TransportKind(&MakeCountedWorld, &testing::MakeDeviceQueue), kStaging);
+                        TransportKind(&MakeCountedWorld, &MakeDeviceQueue), kStaging);
   ep_group.Fill(random);
   std::vector<ExpertSquareSums> sums(3);
   EXPECT_THAT(ep_group.Run([&](int32_t rank, EpGroupCall& call) {

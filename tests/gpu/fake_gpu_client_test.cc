@@ -17,14 +17,10 @@
 namespace eplb {
 namespace {
 
-using testing::kTestRanks;
-using testing::StartedJob;
-using testing::TestRank;
-
 TEST(GpuClientTest, SumsOfSquaresTakeNoMemoryBetweenSteps) {
   fake_cuda::SetSeed(0);
   std::array<std::unique_ptr<QueueMemory>, kTestRanks> memory;
-  for (auto& of_rank : memory) of_rank = std::make_unique<QueueMemory>(&testing::MakeDeviceQueue);
+  for (auto& of_rank : memory) of_rank = std::make_unique<QueueMemory>(&MakeDeviceQueue);
   std::array<std::vector<ReplicaRows>, kTestRanks> rows;
   {
     StartedJob job("", {.options = [](ClientOptions& options) { options.transport = "peer"; },

@@ -31,14 +31,14 @@ constexpr int32_t kRanks = 3;
 constexpr int32_t kFaulty = 1;  // the rank that it happens to
 
 Transports MakeFaultyWorld(int32_t world_size, int64_t staging_bytes) {
-  return testing::MakeArenaWorld(world_size, staging_bytes);
+  return MakeArenaWorld(world_size, staging_bytes);
 }
 
 // Over the arena that ranks share, and over each form of the bounce through host memory.
 using WorldMaker = Transports (*)(int32_t world_size, int64_t staging_bytes);
 
 BounceQueues MakeDeviceQueues(int32_t /*rank*/) {
-  return {.down = testing::MakeDeviceQueue(), .up = testing::MakeDeviceQueue()};
+  return {.down = MakeDeviceQueue(), .up = MakeDeviceQueue()};
 }
 
 template <BounceWay way>
@@ -105,10 +105,8 @@ class GpuFaults : public ::testing::Test {
   const Topology topology_ = MakeTopology(2, 6, 9, kRanks);
   const Placement current_ = RandomPlacement(random_, topology_);
   const Placement target_ = RandomPlacement(random_, topology_);
-  EpGroup ep_group_{topology_,
-                    StateResidency::kEveryReplica,
-                    make_world_,
-                    {.make_queue = &testing::MakeDeviceQueue}};
+  EpGroup ep_group_{
+      topology_, StateResidency::kEveryReplica, make_world_, {.make_queue = &MakeDeviceQueue}};
   const MigrationPlan plan_ = ep_group_.Plan(current_, target_);
   uint64_t post_id_ = 0;
   size_t num_unmet_ = 0;
@@ -285,7 +283,7 @@ TEST_P(GpuPathFaultsTest, NothingIsAllocatedOnceRanksAreConnected) {
 TEST(PeerPathFaultsTest, ADeviceThatHangsHoldsUpNeitherTheAbortNorTheEnd) {
   constexpr size_t kNumBytes = 600'000;
   fake_cuda::SetSeed(0);
-  QueueMemory memory(&testing::MakeDeviceQueue);
+  QueueMemory memory(&MakeDeviceQueue);
   const std::span<std::byte> row = memory.Put(std::vector<std::byte>(kNumBytes, std::byte{7}));
   const std::span<std::byte> own = memory.Put(std::vector<std::byte>(kNumBytes));
   const std::span<std::byte> theirs = memory.Put(std::vector<std::byte>(kNumBytes));
@@ -303,8 +301,8 @@ TEST(PeerPathFaultsTest, ADeviceThatHangsHoldsUpNeitherTheAbortNorTheEnd) {
         {.owner = std::shared_ptr<void>(static_cast<void*>(nullptr), [](void*) { freed = true; }),
          .staging = own,
          .mapped = {{RankId{1}, theirs}},
-         .queue = testing::MakeDeviceQueue(),
-         .check_queue = testing::MakeDeviceQueue(),
+         .queue = MakeDeviceQueue(),
+         .check_queue = MakeDeviceQueue(),
          .settle_timeout = hangs ? absl::Milliseconds(50) : absl::Seconds(20)});
     std::vector<PeerLink> peers;
     peers.push_back(PeerLink({.rank = RankId{1}, .fd = Fd(), .staging_bytes = kNumBytes}));

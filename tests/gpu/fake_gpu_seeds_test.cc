@@ -9,14 +9,13 @@ namespace eplb {
 namespace {
 
 Transports MakeSeededArenaWorld(int32_t world_size, int64_t staging_bytes) {
-  return testing::MakeArenaWorld(world_size, staging_bytes);
+  return MakeArenaWorld(world_size, staging_bytes);
 }
 
 INSTANTIATE_TEST_SUITE_P(SeededPeer, TransportContractTest,
-                         ::testing::ValuesIn(testing::SeededTransports(&MakeSeededArenaWorld)));
+                         ::testing::ValuesIn(SeededTransports(&MakeSeededArenaWorld)));
 INSTANTIATE_TEST_SUITE_P(Seeded, ExecutorContractTest,
-                         ::testing::ValuesIn(testing::SeededExecutors("Peer",
-                                                                      &MakeSeededArenaWorld)));
+                         ::testing::ValuesIn(SeededExecutors("Peer", &MakeSeededArenaWorld)));
 
 }  // namespace
 }  // namespace eplb

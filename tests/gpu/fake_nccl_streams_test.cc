@@ -36,11 +36,11 @@ class FakeNcclStreamsTest : public ::testing::Test {
       streams_.push_back(*cuda::MakeStream());
     }
     for (const auto& rank : ranks_) EXPECT_TRUE(cuda::testing::WaitUntilReady(*rank).ok());
-    EXPECT_EQ(testing::FakeNcclViolations(), "");
+    EXPECT_EQ(FakeNcclViolations(), "");
   }
   ~FakeNcclStreamsTest() override {
     ranks_.clear();
-    EXPECT_EQ(testing::FakeNcclViolations(), "");
+    EXPECT_EQ(FakeNcclViolations(), "");
   }
 
   std::span<std::byte> Bytes(size_t rank) {
@@ -87,7 +87,7 @@ TEST_F(FakeNcclStreamsTest, AGroupIsLaunchedBeforeItsBytesMoveAndEndsWithItsStre
 TEST_F(FakeNcclStreamsTest, MemoryOfAGroupThatHasNotEndedMayNotBeFreed) {
   Send();
   memory_[0].reset();
-  EXPECT_EQ(testing::FakeNcclViolations(), "memory was freed that a group still uses\n");
+  EXPECT_EQ(FakeNcclViolations(), "memory was freed that a group still uses\n");
 }
 
 TEST_F(FakeNcclStreamsTest, RegisteredMemoryMayNotBeFreed) {
@@ -96,7 +96,7 @@ TEST_F(FakeNcclStreamsTest, RegisteredMemoryMayNotBeFreed) {
   ranks_[1]->Deregister();
   memory_[0].reset();
   memory_[1].reset();
-  EXPECT_EQ(testing::FakeNcclViolations(), "memory was freed that is registered\n");
+  EXPECT_EQ(FakeNcclViolations(), "memory was freed that is registered\n");
 }
 
 TEST_F(FakeNcclStreamsTest, MemoryIsRegisteredAtBothEndsOrNone) {
@@ -105,7 +105,7 @@ TEST_F(FakeNcclStreamsTest, MemoryIsRegisteredAtBothEndsOrNone) {
   Receive();
   EXPECT_FALSE(Await(0).ok() && Await(1).ok());
   ranks_.clear();  // either may have found it first
-  EXPECT_THAT(testing::FakeNcclViolations(), HasSubstr("has registered its memory"));
+  EXPECT_THAT(FakeNcclViolations(), HasSubstr("has registered its memory"));
 }
 
 TEST_F(FakeNcclStreamsTest, WhatIsSentMayNotChangeInFlight) {
@@ -114,7 +114,7 @@ TEST_F(FakeNcclStreamsTest, WhatIsSentMayNotChangeInFlight) {
   fake_cuda::RunAll();
   Receive();
   EXPECT_FALSE(Await(0).ok());
-  EXPECT_THAT(testing::FakeNcclViolations(), HasSubstr("changed while it was in flight"));
+  EXPECT_THAT(FakeNcclViolations(), HasSubstr("changed while it was in flight"));
 }
 
 TEST_F(FakeNcclStreamsTest, AStreamOfAnotherDeviceIsRefused) {
@@ -125,7 +125,7 @@ TEST_F(FakeNcclStreamsTest, AStreamOfAnotherDeviceIsRefused) {
       ranks_[0]
           ->SendReceive(cuda::NcclSend{.to = 1, .bytes = Bytes(0)}, std::nullopt, streams_[0].get())
           .ok());
-  EXPECT_EQ(testing::FakeNcclViolations(), "rank 0 gave a stream that is not one of device 0\n");
+  EXPECT_EQ(FakeNcclViolations(), "rank 0 gave a stream that is not one of device 0\n");
 }
 
 }  // namespace

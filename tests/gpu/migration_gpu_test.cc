@@ -28,17 +28,13 @@
 namespace eplb {
 namespace {
 
-using ::eplb::testing::MakeDeviceQueue;
-using ::eplb::testing::MigrationJob;
-using ::eplb::testing::RankProcesses;
-
 // A peer's pointer is just a pointer: between threads the path is the one that NVLink takes.
 Transports MakeDevicePeerWorld(int32_t world_size, int64_t staging_bytes) {
   return MakePeerWorldOver(world_size, staging_bytes, &MakeDeviceQueue);
 }
 // Staging as processes hand it over, each peer's mapped here by its descriptor.
 Transports MakeArenaPeerWorld(int32_t world_size, int64_t staging_bytes) {
-  return testing::MakeArenaWorld(world_size, staging_bytes);
+  return MakeArenaWorld(world_size, staging_bytes);
 }
 Transports MakeDeviceBounceWorld(int32_t world_size, int64_t staging_bytes) {
   return MakeBounceWorldOver<BounceWay::kPinned>(world_size, staging_bytes, &MakeDeviceQueue);
@@ -102,9 +98,9 @@ class MigrationProcessesTest : public ::testing::Test {
     RankProcesses ranks;
     for (job.rank = 0; job.rank < job.num_ranks; ++job.rank) {
       std::vector<std::string> variables;
-      if (hosts) variables = testing::NcclVariables(absl::StrCat("eplb-r", job.rank));
+      if (hosts) variables = NcclVariables(absl::StrCat("eplb-r", job.rank));
       variables.insert(variables.end(), more.begin(), more.end());
-      ASSERT_TRUE(ranks.Start(testing::ToArguments(job), std::move(variables)));
+      ASSERT_TRUE(ranks.Start(ToArguments(job), std::move(variables)));
     }
     const std::vector<int> ends = ranks.Ends(kRankDeadline);
     int32_t well = 0;
@@ -116,8 +112,8 @@ class MigrationProcessesTest : public ::testing::Test {
       }
       ASSERT_TRUE(WIFEXITED(ends[rank])) << ends[rank];
       const int code = WEXITSTATUS(ends[rank]);
-      EXPECT_THAT(code, ::testing::AnyOf(testing::kRankIsWell, testing::kRankHadAllRows));
-      well += code == testing::kRankIsWell ? 1 : 0;
+      EXPECT_THAT(code, ::testing::AnyOf(kRankIsWell, kRankHadAllRows));
+      well += code == kRankIsWell ? 1 : 0;
     }
     // All rows of a rank that dies midway may have come.
     const bool all_may_have_come = job.killed_midway && job.transport != "nccl";
@@ -218,8 +214,8 @@ TEST_F(NcclMigrationProcessesTest, ARankThatIsKilledBetweenItsRowsLeavesTheOther
 }  // namespace eplb
 
 int main(int argc, char** argv) {
-  if (const auto job = eplb::testing::MigrationJobFrom(argc, argv)) {
-    return eplb::testing::RunMigrationRank(*job);
+  if (const auto job = eplb::MigrationJobFrom(argc, argv)) {
+    return eplb::RunMigrationRank(*job);
   }
   ::testing::InitGoogleTest(&argc, argv);
   return RUN_ALL_TESTS();

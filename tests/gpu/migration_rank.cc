@@ -25,7 +25,7 @@
 #include "tests/client/rows/forwarding.h"
 #include "tests/gpu/device_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr char kFlag[] = "--migration-rank";
@@ -248,4 +248,4 @@ int RunMigrationRank(const MigrationJob& job) {
   return absl::IsAlreadyExists(result) && job.killed_midway ? kRankHadAllRows : kRankFailed;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,14 +1,13 @@
 // One rank of the migration tests: a process whose experts lie on device 0 and are moved by a
 // transport that the product chose and connected.
-#ifndef EPLB_TESTS_GPU_MIGRATION_RANK_H_
-#define EPLB_TESTS_GPU_MIGRATION_RANK_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct MigrationJob {
   int32_t rank = 0;
@@ -40,6 +39,4 @@ std::optional<MigrationJob> MigrationJobFrom(int argc, char** argv);
 // reason.
 int RunMigrationRank(const MigrationJob& job);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_GPU_MIGRATION_RANK_H_
+}  // namespace eplb

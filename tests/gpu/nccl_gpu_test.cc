@@ -46,13 +46,13 @@ class NcclGpuTest : public ::testing::Test {
       ASSERT_TRUE(ranks_.Start(
           testing::ToArguments(
               {.task = task, .rank = rank, .num_ranks = num_ranks, .id_file = id_file}),
-          eplb::testing::NcclVariables(hosts[static_cast<size_t>(rank)])));
+          eplb::NcclVariables(hosts[static_cast<size_t>(rank)])));
     }
   }
 
   std::vector<int> Ends() { return ranks_.Ends(kRankDeadline); }
 
-  eplb::testing::RankProcesses ranks_;
+  eplb::RankProcesses ranks_;
 };
 
 TEST_F(NcclGpuTest, RowsGoRoundARingOfTwoProcesses) {

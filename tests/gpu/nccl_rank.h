@@ -1,7 +1,6 @@
 // One rank of the GPU tests of NCCL: a process of its own, because NCCL takes two ranks of one
 // device only for different hosts, and the name of the host is the process's.
-#ifndef EPLB_TESTS_GPU_NCCL_RANK_H_
-#define EPLB_TESTS_GPU_NCCL_RANK_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -31,5 +30,3 @@ std::optional<RankJob> FromArguments(int argc, char** argv);
 int RunRank(const RankJob& job);
 
 }  // namespace eplb::cuda::testing
-
-#endif  // EPLB_TESTS_GPU_NCCL_RANK_H_

@@ -7,12 +7,10 @@
 namespace eplb {
 namespace {
 
-INSTANTIATE_TEST_SUITE_P(
-    SeededNccl, TransportContractTest,
-    ::testing::ValuesIn(testing::SeededTransports(&testing::MakeSmallPieceStreamWorld)));
-INSTANTIATE_TEST_SUITE_P(
-    SeededNccl, ExecutorContractTest,
-    ::testing::ValuesIn(testing::SeededExecutors("Nccl", &testing::MakeSmallPieceStreamWorld)));
+INSTANTIATE_TEST_SUITE_P(SeededNccl, TransportContractTest,
+                         ::testing::ValuesIn(SeededTransports(&MakeSmallPieceStreamWorld)));
+INSTANTIATE_TEST_SUITE_P(SeededNccl, ExecutorContractTest,
+                         ::testing::ValuesIn(SeededExecutors("Nccl", &MakeSmallPieceStreamWorld)));
 
 }  // namespace
 }  // namespace eplb

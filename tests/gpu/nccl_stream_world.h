@@ -1,7 +1,6 @@
 // The nccl path, and the hybrid one, over a stand-in for libnccl whose groups are operations of the
 // stand-in's streams: ranks are threads of device 0.
-#ifndef EPLB_TESTS_GPU_NCCL_STREAM_WORLD_H_
-#define EPLB_TESTS_GPU_NCCL_STREAM_WORLD_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -13,7 +12,7 @@
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // The rules that were broken since it was asked last.
 inline std::string FakeNcclViolations() {
@@ -47,6 +46,4 @@ Transports MakeHybridStreamWorld(int32_t world_size, int64_t staging_bytes) {
                               .make_queue = &MakeDeviceQueue});
 }
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_GPU_NCCL_STREAM_WORLD_H_
+}  // namespace eplb

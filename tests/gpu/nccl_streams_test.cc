@@ -27,11 +27,6 @@
 namespace eplb {
 namespace {
 
-using ::eplb::testing::FakeNcclViolations;
-using ::eplb::testing::MakeDeviceQueue;
-using ::eplb::testing::MakeHybridStreamWorld;
-using ::eplb::testing::MakeLargePieceStreamWorld;
-using ::eplb::testing::MakeSmallPieceStreamWorld;
 using ::testing::Contains;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
@@ -80,12 +75,12 @@ class NcclStreamsTest : public ::testing::Test {
 
   // Two ranks whose notes and passes over memory are known.
   Transports MakeCountedWorld(int64_t piece_bytes = 65'536) {
-    testing::StreamsOfQueues().streams.clear();
+    StreamsOfQueues().streams.clear();
     return MakeNcclWorld({.world_size = 2,
                           .staging_bytes = kStagingBytes,
                           .piece_bytes = piece_bytes,
                           .device = 0,
-                          .make_queue = &testing::MakeCountingQueue,
+                          .make_queue = &MakeCountingQueue,
                           .on_note = [this](std::string_view line) {
                             const std::lock_guard<std::mutex> lock(notes_mutex_);
                             notes_.emplace_back(line);
@@ -96,7 +91,7 @@ class NcclStreamsTest : public ::testing::Test {
   // Streams of the ranks of the world that was made last, in no order.
   static std::vector<cudaStream_t> StreamsOfRanks(StreamOfRank stream) {
     std::vector<cudaStream_t> found;
-    for (const auto& [thread, streams] : testing::StreamsOfQueues().streams) {
+    for (const auto& [thread, streams] : StreamsOfQueues().streams) {
       EXPECT_EQ(streams.size(), 3U) << "to pack, for groups and to check";
       found.push_back(streams.at(stream));
     }
@@ -132,9 +127,9 @@ class NcclStreamsTest : public ::testing::Test {
     const std::vector<std::byte> row = RandomBytes(random, kStagingBytes);
     const std::span<std::byte> live = memory_.Put(row);
     const std::span<std::byte> slot = memory_.Put(std::vector<std::byte>(kStagingBytes));
-    const auto commits = testing::MakeCountingQueue();
+    const auto commits = MakeCountingQueue();
     const auto count = [] {
-      const testing::QueueBytes& bytes = testing::BytesOfQueues();
+      const QueueBytes& bytes = BytesOfQueues();
       return bytes.read + bytes.written +
              OfFakeNccl<decltype(fakeNcclBytesPassed)>("fakeNcclBytesPassed")();
     };

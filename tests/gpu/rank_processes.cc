@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 std::vector<char*> Pointers(std::vector<std::string>& words) {
@@ -61,4 +61,4 @@ std::vector<std::string> NcclVariables(const std::string& host) {
           "NCCL_MAX_CTAS=4",        "NCCL_DEBUG=WARN"};
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,7 +1,6 @@
 // Ranks as processes of their own: CUDA cannot be used in a fork of a process that has used it, so
 // the test program starts itself again with a rank's arguments.
-#ifndef EPLB_TESTS_GPU_RANK_PROCESSES_H_
-#define EPLB_TESTS_GPU_RANK_PROCESSES_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -10,7 +9,7 @@
 
 #include "absl/time/time.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 class RankProcesses {
  public:
@@ -33,6 +32,4 @@ class RankProcesses {
 // With which NCCL takes `host`'s rank on device 0 beside ranks of other hosts there.
 std::vector<std::string> NcclVariables(const std::string& host);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_GPU_RANK_PROCESSES_H_
+}  // namespace eplb

@@ -26,9 +26,9 @@ class RouteTablesGpuTest : public ::testing::Test {
  protected:
   void SetUp() override {
     EPLB_REQUIRE_GPU_OR_SKIP();
-    queue_ = testing::MakeDeviceQueue();
+    queue_ = MakeDeviceQueue();
     ASSERT_NE(queue_, nullptr);
-    auto device = RouteTables::Make(testing::MakeDeviceQueue(), placement_, kGpu);
+    auto device = RouteTables::Make(MakeDeviceQueue(), placement_, kGpu);
     ASSERT_TRUE(device.ok()) << device.status();
     device_ = *std::move(device);
     auto host = RouteTables::Make(cuda::MakeHostRowQueue(), placement_, kGpu);

@@ -1,6 +1,5 @@
 // Queues whose device moves its streams in one of sixteen adversarial orders.
-#ifndef EPLB_TESTS_GPU_SEEDED_QUEUES_H_
-#define EPLB_TESTS_GPU_SEEDED_QUEUES_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -11,7 +10,7 @@
 #include "tests/gpu/device_queue.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int kSeeds = 16;
 
@@ -44,6 +43,4 @@ inline std::vector<ExecutorKind> SeededExecutors(const char* name, MakeTransport
   return kinds;
 }
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_GPU_SEEDED_QUEUES_H_
+}  // namespace eplb

@@ -135,7 +135,7 @@ class TracesTest(harness.DaemonTest):
     def report_still_reads(self, job):
         report = json.loads(self.ask("report", self.directory, "-o", "json").stdout)
         self.assertEqual(report["problems"], [])
-        refused = self.ask("report", self.directory, "-o", "trace", "--svg", self.directory / "x.svg", code=2)
+        refused = self.ask("report", self.directory, "-o", "trace", "--html", self.directory / "x.html", code=2)
         self.assertIn("-o trace prints the ranks' logs alone", refused.stderr)
         for name in ("run.json", "loads.jsonl", "placements.jsonl"):
             (self.directory / name).unlink()

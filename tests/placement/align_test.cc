@@ -94,13 +94,13 @@ std::string CheckRanks(const Placement& previous, const Placement& aligned) {
 
 TEST(AlignTest, RandomPlacementsKeepSurvivorsAndChangeAsLittleAsPossible) {
   constexpr uint64_t kSeed = 60;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 2500; ++i) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " case ", i));
-    const Topology topology = testing::RandomTopology(random);
-    const Placement previous = testing::RandomPlacement(random, topology);
-    const Placement next = i % 2 == 0 ? testing::RandomPlacement(random, topology)
-                                      : testing::SwapSlots(random, previous, 3);
+    const Topology topology = RandomTopology(random);
+    const Placement previous = RandomPlacement(random, topology);
+    const Placement next =
+        i % 2 == 0 ? RandomPlacement(random, topology) : SwapSlots(random, previous, 3);
     const auto aligned = Align(previous, next);
     ASSERT_TRUE(aligned.ok()) << aligned.status();
     ASSERT_EQ(CheckGpus(previous, next, *aligned), "");
@@ -111,16 +111,15 @@ TEST(AlignTest, RandomPlacementsKeepSurvivorsAndChangeAsLittleAsPossible) {
 
 TEST(AlignTest, EvaluationStaysTheSame) {
   constexpr uint64_t kSeed = 61;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " case ", i));
-    const Topology topology = testing::RandomTopology(random);
-    const Placement next = testing::RandomPlacement(random, topology);
-    const Placement aligned = *Align(testing::RandomPlacement(random, topology), next);
+    const Topology topology = RandomTopology(random);
+    const Placement next = RandomPlacement(random, topology);
+    const Placement aligned = *Align(RandomPlacement(random, topology), next);
     LoadMatrix counts(topology.num_layers(), topology.num_experts());
     // Multiples of every possible replica count, so that shares and sums are exact.
-    for (int64_t& cell : counts.reshaped())
-      cell = int64_t{5354228880} * testing::Pick(random, 0, 9);
+    for (int64_t& cell : counts.reshaped()) cell = int64_t{5354228880} * Pick(random, 0, 9);
     const Load load = *Load::FromCounts(counts);
     ASSERT_TRUE((Evaluate(load, next)->gpu_loads == Evaluate(load, aligned)->gpu_loads).all());
     ASSERT_EQ(CountDuplicates(next), CountDuplicates(aligned));

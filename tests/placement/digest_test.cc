@@ -28,11 +28,11 @@ TEST(DigestTest, Sha256IsTheStandardOne) {
 
 TEST(DigestTest, DiffersExactlyWhenPlacementsDiffer) {
   constexpr uint64_t kSeed = 40;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 1000; ++i) {
-    const Topology topology = testing::RandomTopology(random);
-    const Placement a = testing::RandomPlacement(random, topology);
-    const Placement b = testing::SwapSlots(random, a, testing::Pick(random, 0, 2));
+    const Topology topology = RandomTopology(random);
+    const Placement a = RandomPlacement(random, topology);
+    const Placement b = SwapSlots(random, a, Pick(random, 0, 2));
     ASSERT_EQ(DigestOf(a) == DigestOf(b), a == b) << "seed " << kSeed << " case " << i;
   }
 }

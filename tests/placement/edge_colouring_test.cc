@@ -48,13 +48,13 @@ std::string Check(const std::vector<BipartiteEdge>& edges, const EdgeColouring& 
 
 TEST(EdgeColouringTest, RandomMultigraphsNeedMaxDegreeColours) {
   constexpr uint64_t kSeed = 80;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 3000; ++i) {
-    const int32_t left = testing::Pick(random, 1, 12);
-    const int32_t right = testing::Pick(random, 1, 12);
-    std::vector<BipartiteEdge> edges(static_cast<size_t>(testing::Pick(random, 0, 60)));
+    const int32_t left = Pick(random, 1, 12);
+    const int32_t right = Pick(random, 1, 12);
+    std::vector<BipartiteEdge> edges(static_cast<size_t>(Pick(random, 0, 60)));
     for (BipartiteEdge& edge : edges) {
-      edge = {testing::Pick(random, 0, left - 1), testing::Pick(random, 0, right - 1)};
+      edge = {Pick(random, 0, left - 1), Pick(random, 0, right - 1)};
     }
     const auto colouring = ColourEdges(edges, left, right);
     ASSERT_TRUE(colouring.ok()) << colouring.status();

@@ -98,13 +98,12 @@ TEST(EvaluateTest, GivenSharesSplitTheTokens) {
 
 TEST(EvaluateTest, NoTokenIsLostOrInvented) {
   constexpr uint64_t kSeed = 50;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 300; ++i) {
-    const Topology topology = testing::RandomTopology(random);
+    const Topology topology = RandomTopology(random);
     LoadMatrix counts(topology.num_layers(), topology.num_experts());
-    for (int64_t& cell : counts.reshaped()) cell = testing::Pick(random, 0, 1000);
-    const auto result =
-        Evaluate(*Load::FromCounts(counts), testing::RandomPlacement(random, topology));
+    for (int64_t& cell : counts.reshaped()) cell = Pick(random, 0, 1000);
+    const auto result = Evaluate(*Load::FromCounts(counts), RandomPlacement(random, topology));
     ASSERT_TRUE(result.ok());
     ASSERT_NEAR(result->gpu_loads.sum(), static_cast<double>(counts.sum()), 1e-6)
         << "seed " << kSeed << " case " << i;

@@ -1,6 +1,5 @@
 // A job's logs that break no promise, to be edited into ones that do.
-#ifndef EPLB_TESTS_PLACEMENT_HISTORY_JOB_H_
-#define EPLB_TESTS_PLACEMENT_HISTORY_JOB_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -11,7 +10,7 @@
 
 #include "client/run_log/history.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int32_t kNumRanks = 2;
 
@@ -104,6 +103,4 @@ inline Job GoodJob() {
   return job;
 }
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_PLACEMENT_HISTORY_JOB_H_
+}  // namespace eplb

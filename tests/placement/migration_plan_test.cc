@@ -41,17 +41,17 @@ struct Case {
   }
 };
 
-Case RandomCase(testing::Random& random) {
-  const Topology topology = testing::RandomTopology(random);
-  const Placement current = testing::RandomPlacement(random, topology);
-  const Placement target = random() % 2 == 0 ? testing::RandomPlacement(random, topology)
-                                             : testing::SwapSlots(random, current, 3);
+Case RandomCase(Random& random) {
+  const Topology topology = RandomTopology(random);
+  const Placement current = RandomPlacement(random, topology);
+  const Placement target =
+      random() % 2 == 0 ? RandomPlacement(random, topology) : SwapSlots(random, current, 3);
   std::vector<LayerId> layers;
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     if (random() % 4 != 0) layers.push_back(LayerId{layer});
   }
-  const MigrationOptions options{.weight_bytes = testing::Pick(random, 0, 100),
-                                 .state_bytes = int64_t{100} * testing::Pick(random, 0, 5),
+  const MigrationOptions options{.weight_bytes = Pick(random, 0, 100),
+                                 .state_bytes = int64_t{100} * Pick(random, 0, 5),
                                  .state_residency = random() % 2 == 0
                                                         ? StateResidency::kWithPrimary
                                                         : StateResidency::kEveryReplica};
@@ -208,7 +208,7 @@ std::string CheckFigures(const Case& c) {
 
 TEST(MigrationPlanTest, RandomPlansMoveExactlyWhatChanged) {
   constexpr uint64_t kSeed = 90;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 6000; ++i) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " case ", i));
     const Case c = RandomCase(random);
@@ -222,7 +222,7 @@ TEST(MigrationPlanTest, RandomPlansMoveExactlyWhatChanged) {
 
 TEST(MigrationPlanTest, HashIsTheSameOnEveryComputationAndOnlyForTheSameInput) {
   constexpr uint64_t kSeed = 91;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 1000; ++i) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " case ", i));
     const Case c = RandomCase(random);
@@ -323,7 +323,7 @@ TEST(MigrationPlanTest, RefusesWhatItCannotPlan) {
 
 TEST(SummariseMovesTest, RandomSummariesAgreeWithCounting) {
   constexpr uint64_t kSeed = 93;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 1000; ++i) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " case ", i));
     const Case c = RandomCase(random);

@@ -101,10 +101,10 @@ TEST(PlacementTest, StaticWrapsSpareSlotsAround) {
 
 TEST(PlacementTest, LayersReadBackRebuildThePlacement) {
   constexpr uint64_t kSeed = 30;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 300; ++i) {
-    const Topology topology = testing::RandomTopology(random);
-    const Placement placement = testing::RandomPlacement(random, topology);
+    const Topology topology = RandomTopology(random);
+    const Placement placement = RandomPlacement(random, topology);
     std::vector<LayerPlacement> layers;
     layers.reserve(static_cast<size_t>(topology.num_layers()));
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {

@@ -13,7 +13,7 @@
 #include "placement/evaluate.h"
 #include "tests/support/exhaustive.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr uint64_t kPolicyContractSeed = 7;
@@ -166,4 +166,4 @@ TEST_P(PolicyContractTest, NoAnswerBeatsTheExhaustiveOptimumOfTheSmallWorld) {
 }
 
 }  // namespace
-}  // namespace eplb::testing
+}  // namespace eplb

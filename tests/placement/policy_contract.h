@@ -1,7 +1,6 @@
 // Contract that every policy must keep. A policy's test instantiates the suite:
 //   INSTANTIATE_TEST_SUITE_P(Deepseek, PolicyContractTest, ::testing::Values(&MakeIt));
-#ifndef EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_
-#define EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -9,7 +8,7 @@
 
 #include "placement/policy.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Makes a policy with the options to be tested.
 using MakePolicyFunction = std::unique_ptr<Policy> (*)();
@@ -21,6 +20,4 @@ class PolicyContractTest : public ::testing::TestWithParam<MakePolicyFunction> {
   std::unique_ptr<Policy> policy_ = GetParam()();
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_PLACEMENT_POLICY_CONTRACT_H_
+}  // namespace eplb

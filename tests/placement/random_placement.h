@@ -1,6 +1,5 @@
 // Placements for tests, given slot by slot or drawn from a seed; the same on every machine.
-#ifndef EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_
-#define EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -11,7 +10,7 @@
 #include "placement/placement.h"
 #include "placement/topology.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // One layer with these experts by slot, GPU by GPU.
 inline Placement OneLayerPlacement(int32_t num_experts, int32_t num_gpus,
@@ -84,6 +83,4 @@ inline Placement SwapSlots(Random& random, const Placement& placement, int32_t n
   return *Placement::FromSlotsAndRanks(topology, slots, ranks);
 }
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_PLACEMENT_RANDOM_PLACEMENT_H_
+}  // namespace eplb

@@ -30,9 +30,9 @@ TEST(TopologyTest, FirstGpusHoldTheSlotsLeftOver) {
 
 TEST(TopologyTest, SlotsOfAGpuAreThoseThatNameIt) {
   constexpr uint64_t kSeed = 20;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 500; ++i) {
-    const Topology topology = testing::RandomTopology(random);
+    const Topology topology = RandomTopology(random);
     int32_t slot = 0;
     for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
       ASSERT_EQ(topology.FirstSlotOf(GpuId{gpu}).value, slot) << "seed " << kSeed << " case " << i;

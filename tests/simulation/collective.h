@@ -1,6 +1,5 @@
 // The ranks' channel for votes, with results that get lost and ranks that are gone.
-#ifndef EPLB_TESTS_SIMULATION_COLLECTIVE_H_
-#define EPLB_TESTS_SIMULATION_COLLECTIVE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -45,5 +44,3 @@ class Collective {
 };
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_COLLECTIVE_H_

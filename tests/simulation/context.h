@@ -1,8 +1,7 @@
 // State that all parts of one simulated run share: the virtual clock with its coming events, the
 // random numbers, and a record of what was seen. One seed decides a run; nothing reads a real
 // clock.
-#ifndef EPLB_TESTS_SIMULATION_CONTEXT_H_
-#define EPLB_TESTS_SIMULATION_CONTEXT_H_
+#pragma once
 
 #include <cstdint>
 #include <cstdio>
@@ -91,5 +90,3 @@ class Context {
 };
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_CONTEXT_H_

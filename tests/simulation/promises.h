@@ -1,7 +1,6 @@
 // Promises of daemons that no restart, lost store or older run may take back: which run owns a job,
 // that an operator paused it, that it is in QUARANTINE.
-#ifndef EPLB_TESTS_SIMULATION_PROMISES_H_
-#define EPLB_TESTS_SIMULATION_PROMISES_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -70,5 +69,3 @@ class Promises {
 };
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_PROMISES_H_

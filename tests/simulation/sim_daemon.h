@@ -1,7 +1,6 @@
 // A daemon: the real core, run as server/runner does, on a simulated disk and a monotonic clock of
 // its own that begins anywhere.
-#ifndef EPLB_TESTS_SIMULATION_SIM_DAEMON_H_
-#define EPLB_TESTS_SIMULATION_SIM_DAEMON_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -105,5 +104,3 @@ class SimDaemon {
 };
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_SIM_DAEMON_H_

@@ -1,6 +1,5 @@
 // One job of the simulated cluster: its launcher, its checkpoints and the logs of its ranks.
-#ifndef EPLB_TESTS_SIMULATION_SIM_JOB_H_
-#define EPLB_TESTS_SIMULATION_SIM_JOB_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -115,5 +114,3 @@ class SimJob {
 };
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_SIM_JOB_H_

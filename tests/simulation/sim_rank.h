@@ -1,7 +1,6 @@
 // A rank of the simulated trainer: the real SharedMember, a session as client/session keeps one,
 // and steps with boundaries as client/boundary.cc makes them.
-#ifndef EPLB_TESTS_SIMULATION_SIM_RANK_H_
-#define EPLB_TESTS_SIMULATION_SIM_RANK_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -125,5 +124,3 @@ class SimRank {
 };
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_SIM_RANK_H_

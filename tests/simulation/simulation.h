@@ -8,8 +8,7 @@
 // effects, frozen, drained; ranks that die, hang or lose the result of a vote), launcher and
 // checkpoints, a run beside one that hangs or trains on, a second daemon on another store that
 // stays, an operator who pauses. promises.h says what must not be forgotten meanwhile.
-#ifndef EPLB_TESTS_SIMULATION_SIMULATION_H_
-#define EPLB_TESTS_SIMULATION_SIMULATION_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -32,5 +31,3 @@ std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& co
                                         int64_t seeds);
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_SIMULATION_H_

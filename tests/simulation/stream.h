@@ -1,7 +1,6 @@
 // One stream between a rank and a daemon: in order in each direction, each message late by its own
 // latency, until the stream is cut. The two ends learn of the cut at different times.
-#ifndef EPLB_TESTS_SIMULATION_STREAM_H_
-#define EPLB_TESTS_SIMULATION_STREAM_H_
+#pragma once
 
 #include <functional>
 #include <utility>
@@ -99,5 +98,3 @@ class Stream {
 };
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_STREAM_H_

@@ -1,6 +1,5 @@
 // Reference for everything that a daemon shows as measured: the ranks' own steps.
-#ifndef EPLB_TESTS_SIMULATION_TRUTH_H_
-#define EPLB_TESTS_SIMULATION_TRUTH_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -90,5 +89,3 @@ class Truth {
 };
 
 }  // namespace eplb::simulation
-
-#endif  // EPLB_TESTS_SIMULATION_TRUTH_H_

@@ -1,6 +1,5 @@
 // Certificates that tests make for themselves: nothing secret is kept in the repository.
-#ifndef EPLB_TESTS_SUPPORT_CERTIFICATES_H_
-#define EPLB_TESTS_SUPPORT_CERTIFICATES_H_
+#pragma once
 
 #include <memory>
 #include <string>
@@ -31,5 +30,3 @@ class TestAuthority {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SUPPORT_CERTIFICATES_H_

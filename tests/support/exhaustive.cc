@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <limits>
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 // All words of `length` letters over 0..num_letters-1, in rising order.
@@ -72,4 +72,4 @@ std::vector<std::vector<int64_t>> AllLoads(const SmallWorld& world,
   return loads;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

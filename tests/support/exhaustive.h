@@ -1,12 +1,11 @@
 // Every placement of a world so small that all can be tried.
-#ifndef EPLB_TESTS_SUPPORT_EXHAUSTIVE_H_
-#define EPLB_TESTS_SUPPORT_EXHAUSTIVE_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct SmallWorld {
   int32_t num_experts = 4;
@@ -30,6 +29,4 @@ double BestMaxGpuLoad(const SmallWorld& world, const std::vector<std::vector<int
 std::vector<std::vector<int64_t>> AllLoads(const SmallWorld& world,
                                            std::span<const int64_t> values);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_SUPPORT_EXHAUSTIVE_H_
+}  // namespace eplb

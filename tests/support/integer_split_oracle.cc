@@ -8,7 +8,7 @@
 #include "absl/numeric/int128.h"
 #include "absl/strings/str_cat.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 // Dinic's algorithm, as in any textbook.
@@ -154,4 +154,4 @@ std::string CheckProof(const IntegerSplitProblem& problem, int64_t peak_tokens, 
                       " below the peak");
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

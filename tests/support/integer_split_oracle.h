@@ -1,13 +1,12 @@
 // Oracle of integer splits of a batch, by methods that share nothing with the code under
 // test: a maximum flow through the whole graph of experts and GPUs, and a checker of proofs.
-#ifndef EPLB_TESTS_SUPPORT_INTEGER_SPLIT_ORACLE_H_
-#define EPLB_TESTS_SUPPORT_INTEGER_SPLIT_ORACLE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct IntegerSplitProblem {
   std::vector<int64_t> tokens;                // [E]
@@ -28,6 +27,4 @@ int64_t LeastPeakByNewton(const IntegerSplitProblem& problem);
 std::string CheckProof(const IntegerSplitProblem& problem, int64_t peak_tokens, int64_t peak_speed,
                        const std::vector<int32_t>& tight_gpus);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_SUPPORT_INTEGER_SPLIT_ORACLE_H_
+}  // namespace eplb

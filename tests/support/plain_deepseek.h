@@ -1,7 +1,6 @@
 // A plain implementation of DeepSeek's `rebalance_experts` that shares no code with the product:
 // the reference of tests beyond the recorded cases, and the baseline of benchmarks.
-#ifndef EPLB_TESTS_SUPPORT_PLAIN_DEEPSEEK_H_
-#define EPLB_TESTS_SUPPORT_PLAIN_DEEPSEEK_H_
+#pragma once
 
 #include <cstdint>
 
@@ -17,5 +16,3 @@ float eplb_rowsum(const float* row, int64_t size);
 // Writes the indices of values in torch's descending order.
 void eplb_order(const float* values, int size, int64_t* order, int mode);
 }
-
-#endif  // EPLB_TESTS_SUPPORT_PLAIN_DEEPSEEK_H_

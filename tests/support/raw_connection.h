@@ -1,6 +1,5 @@
 // Bytes straight into a TCP connection on this machine, for tests of what strangers may send.
-#ifndef EPLB_TESTS_SUPPORT_RAW_CONNECTION_H_
-#define EPLB_TESTS_SUPPORT_RAW_CONNECTION_H_
+#pragma once
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
@@ -74,5 +73,3 @@ class RawConnection {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SUPPORT_RAW_CONNECTION_H_

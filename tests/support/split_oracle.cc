@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace eplb::testing {
+namespace eplb {
 double MaxLoadOverSubsets(const SplitProblem& problem) {
   std::vector<uint32_t> holders;
   for (const std::vector<int32_t>& gpus : problem.gpus_of) {
@@ -25,4 +25,4 @@ double MaxLoadOverSubsets(const SplitProblem& problem) {
   return largest;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

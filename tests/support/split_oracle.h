@@ -1,12 +1,11 @@
 // A slow way, independent of the code under test, to find the least maximum GPU load if the tokens
 // of each expert may be split over the GPUs that hold it.
-#ifndef EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
-#define EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
 
-namespace eplb::testing {
+namespace eplb {
 
 struct SplitProblem {
   std::vector<double> tokens;                 // [E]
@@ -18,6 +17,4 @@ struct SplitProblem {
 // cost: E * 2^G.
 double MaxLoadOverSubsets(const SplitProblem& problem);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_SUPPORT_SPLIT_ORACLE_H_
+}  // namespace eplb

@@ -5,8 +5,8 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/layer_numbers.h"
 #include "client/cli/formats/npz.h"
@@ -177,8 +177,8 @@ absl::StatusOr<LayerNumbers> NameLayers(const PlacementFormat& to, const LayerCh
   if (!choice.given() && to.counts_model_layers) {
     parts.notes.push_back(absl::StrCat(
         Name(to), " has a row for every model layer, and MoE layer 0 is written as row 0; give ",
-        "--first-layer when dense layers precede it (3 for DeepSeek-V3), or 0; --layers when "
-        "dense layers are between MoE layers"));
+        "--first-layer when dense layers precede it (3 for DeepSeek-V3), or 0; --layers when dense "
+        "layers are between MoE layers"));
   }
   return choice.list;
 }

@@ -1,7 +1,6 @@
 // One placement file becomes one of another format.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_CONVERSION_H_
-#define EPLB_CLIENT_CLI_FORMATS_CONVERSION_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -30,5 +29,3 @@ struct Conversion {
 absl::StatusOr<Conversion> ConvertPlacementFile(const ConversionOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_CONVERSION_H_

@@ -10,9 +10,9 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "base/json_value.h"
 
 namespace eplb {

@@ -1,6 +1,5 @@
 // CSV: one row per line, numbers between commas, no heading.
-#ifndef EPLB_CLIENT_CLI_FORMATS_CSV_H_
-#define EPLB_CLIENT_CLI_FORMATS_CSV_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -20,5 +19,3 @@ bool LooksLikeCsv(std::string_view text);
 absl::StatusOr<std::string> CsvToJson(std::string_view text);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_CSV_H_

@@ -5,9 +5,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/csv.h"
 #include "client/cli/formats/engine_formats.h"
@@ -181,12 +181,12 @@ absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
   auto is_load = [](const NpzMember& member) {
     return member.name == "load" || member.name == "weight";
   };
-  const auto named = std::count_if(members.begin(), members.end(), is_load);
+  const auto named = std::ranges::count_if(members, is_load);
   if (members.size() > 1 && named != 1) {
     return InvalidInput("has ", members.size(),
                         " arrays, expected one, or one named load or weight");
   }
-  const auto found = std::find_if(members.begin(), members.end(), is_load);
+  const auto found = std::ranges::find_if(members, is_load);
   const NpzMember& member = found == members.end() ? members.front() : *found;
   if (NamesPlacement(member.name)) {
     return InvalidInput("holds ", wire::JsonQuote(member.name),

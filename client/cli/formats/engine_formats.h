@@ -1,6 +1,5 @@
 // Readers and writers of the files of engines. NAME_format.cc has those of one engine.
-#ifndef EPLB_CLIENT_CLI_FORMATS_ENGINE_FORMATS_H_
-#define EPLB_CLIENT_CLI_FORMATS_ENGINE_FORMATS_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -114,5 +113,3 @@ absl::StatusOr<std::string> WriteVllmPlacement(const Placement& placement,
 absl::StatusOr<LoadFile> ParseVllmLoad(const std::string& path, std::string_view bytes);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_ENGINE_FORMATS_H_

@@ -1,7 +1,6 @@
 // The placement formats that `eplbctl convert` knows, one row each.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_FORMAT_TABLE_H_
-#define EPLB_CLIENT_CLI_FORMATS_FORMAT_TABLE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -71,5 +70,3 @@ std::span<const PlacementFormat> PlacementFormats();
 absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_FORMAT_TABLE_H_

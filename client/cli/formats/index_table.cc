@@ -5,7 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/npy.h"
 

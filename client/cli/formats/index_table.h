@@ -1,6 +1,5 @@
 // Tables of indices in other systems' files, checked for shape and range.
-#ifndef EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_
-#define EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -43,5 +42,3 @@ std::string MatrixToJson(const IndexMatrix& cells);
 std::string RowToJson(const IndexMatrix& cells, Eigen::Index row);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_INDEX_TABLE_H_

@@ -7,8 +7,8 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "base/status_macros.h"
 
 namespace eplb {

@@ -1,7 +1,6 @@
 // {"3":[experts in slot order],"4":[..]}: how TensorRT-LLM and vLLM write a placement.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_LAYER_ASSIGNMENTS_H_
-#define EPLB_CLIENT_CLI_FORMATS_LAYER_ASSIGNMENTS_H_
+#pragma once
 
 #include "absl/status/statusor.h"
 
@@ -22,5 +21,3 @@ struct LayerAssignments {
 absl::StatusOr<LayerAssignments> ReadLayerAssignments(const wire::JsonValue& object);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_LAYER_ASSIGNMENTS_H_

@@ -1,8 +1,7 @@
 // The model's numbers of the layers in a file, the choice among these layers, and the rows of dense
 // layers. MoE layers need not be consecutive: a model may have them at 1, 3, 5 and so on.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_LAYER_NUMBERS_H_
-#define EPLB_CLIENT_CLI_FORMATS_LAYER_NUMBERS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -72,5 +71,3 @@ std::string NoteOnDenseRows(const std::vector<bool>& dense, const LayerChoice& c
                             const char* how);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_LAYER_NUMBERS_H_

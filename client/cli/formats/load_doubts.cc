@@ -75,7 +75,7 @@ double IdsOfMap(const RealMatrix& table) {
       if (static_cast<double>(id) != table(row, slot)) return 0;
       held[id] = true;
     }
-    if (std::find(held.begin(), held.end(), false) != held.end()) return 0;
+    if (std::ranges::find(held, false) != held.end()) return 0;
   }
   return ids;
 }
@@ -115,8 +115,8 @@ constexpr char kReplicaCount[] = "looks like the number of replicas of each expe
 // True if the test holds for every window.
 template <class Test>
 bool All(const std::vector<LoadWindow>& windows, Test test) {
-  return std::all_of(windows.begin(), windows.end(),
-                     [&test](const LoadWindow& window) { return test(window.load.ToDouble()); });
+  return std::ranges::all_of(
+      windows, [&test](const LoadWindow& window) { return test(window.load.ToDouble()); });
 }
 
 }  // namespace
@@ -163,7 +163,7 @@ bool NamesPlacement(std::string_view array) {
                                          "p2l_map",
                                          "expert_map",
                                          "initial_global_assignments"};
-  return std::find(std::begin(kNames), std::end(kNames), array) != std::end(kNames);
+  return std::ranges::find(kNames, array) != std::end(kNames);
 }
 
 }  // namespace eplb

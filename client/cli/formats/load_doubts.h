@@ -1,8 +1,7 @@
 // Tables of bare numbers that look like something else than what they are read as: a heading or an
 // index of pandas, the long form of a table, a placement, a matrix of zeros and ones.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_LOAD_DOUBTS_H_
-#define EPLB_CLIENT_CLI_FORMATS_LOAD_DOUBTS_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -30,5 +29,3 @@ absl::StatusOr<std::string> DoubtsAboutMap(const IndexMatrix& slots);
 bool NamesPlacement(std::string_view array);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_LOAD_DOUBTS_H_

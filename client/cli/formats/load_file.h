@@ -1,7 +1,6 @@
 // Reads --load and --trace files, whatever their format.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_LOAD_FILE_H_
-#define EPLB_CLIENT_CLI_FORMATS_LOAD_FILE_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -34,5 +33,3 @@ std::string NotesOn(const std::string& path, const LoadFile& file);
 std::vector<std::string> LoadFormatNames();
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_LOAD_FILE_H_

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
 

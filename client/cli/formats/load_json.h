@@ -1,7 +1,6 @@
 // Loads written as JSON: a matrix, one for each step, eplb.load.v1, JSON lines of windows; and
 // those of SGLang, vLLM and vllm-ascend. threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_LOAD_JSON_H_
-#define EPLB_CLIENT_CLI_FORMATS_LOAD_JSON_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -39,5 +38,3 @@ absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const wire::JsonValue& val
 std::string KnownLoadFormats();
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_LOAD_JSON_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/quantity.h"
 
 namespace eplb {

@@ -1,7 +1,6 @@
 // The windows of a load file or trace, and how they become one load.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_LOAD_WINDOW_H_
-#define EPLB_CLIENT_CLI_FORMATS_LOAD_WINDOW_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -57,5 +56,3 @@ absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
                           const WindowRule& rule = {});
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_LOAD_WINDOW_H_

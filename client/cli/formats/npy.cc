@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_join.h"
 
-#include "base/invalid_input.h"
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -40,7 +40,7 @@ class DictReader {
 
  private:
   absl::Status ReadValue(const std::string& key) {
-    if (std::find(seen_.begin(), seen_.end(), key) != seen_.end()) {
+    if (std::ranges::find(seen_, key) != seen_.end()) {
       return InvalidInput("the header gives ", key, " twice");
     }
     seen_.push_back(key);
@@ -81,8 +81,7 @@ class DictReader {
     const size_t end = text_.find(quote, 1);
     if (end == std::string_view::npos || end > 32) return Unexpected("a short quoted word");
     const std::string word(text_.substr(1, end - 1));
-    const bool printable =
-        std::all_of(word.begin(), word.end(), [](char c) { return c > ' ' && c <= '~'; });
+    const bool printable = std::ranges::all_of(word, [](char c) { return c > ' ' && c <= '~'; });
     if (!printable) return Unexpected("printable words");
     text_.remove_prefix(end + 1);
     return word;
@@ -214,8 +213,8 @@ constexpr NumberType kNumberTypes[] = {Integers<int8_t>("|i1"),
                                        {"<f8", 8, &WindowLoad<double>, nullptr}};
 
 const NumberType* FindType(const std::string& descr) {
-  const auto found = std::find_if(std::begin(kNumberTypes), std::end(kNumberTypes),
-                                  [&descr](const NumberType& type) { return type.descr == descr; });
+  const auto found = std::ranges::find_if(
+      kNumberTypes, [&descr](const NumberType& type) { return type.descr == descr; });
   return found == std::end(kNumberTypes) ? nullptr : found;
 }
 

@@ -1,6 +1,5 @@
 // Files of numpy.save: their header, loads, and tables of integers.
-#ifndef EPLB_CLIENT_CLI_FORMATS_NPY_H_
-#define EPLB_CLIENT_CLI_FORMATS_NPY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -49,5 +48,3 @@ struct NpyIntegers {
 absl::StatusOr<NpyIntegers> ParseNpyIntegers(std::string_view bytes, size_t dimensions);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_NPY_H_

@@ -8,8 +8,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -110,9 +110,8 @@ absl::StatusOr<std::vector<NpzMember>> ParseNpz(std::string_view bytes) {
     if (!name.ends_with(kSuffix)) return InMember(name, "is no .npy");
     NpzMember member{.name = std::string(name.substr(0, name.size() - kSuffix.size())),
                      .bytes = {}};
-    const bool twice = std::any_of(members.begin(), members.end(), [&](const NpzMember& other) {
-      return other.name == member.name;
-    });
+    const bool twice = std::ranges::any_of(
+        members, [&](const NpzMember& other) { return other.name == member.name; });
     if (twice) return InMember(name, "is given twice");
     absl::StatusOr<std::string> content = ReadMember(archive.get(), info);
     if (!content.ok()) return InMember(name, content.status().message());

@@ -1,7 +1,6 @@
 // Archives of numpy.savez: a zip of .npy members. Also tells dumps of torch.save, which are zips,
 // too.
-#ifndef EPLB_CLIENT_CLI_FORMATS_NPZ_H_
-#define EPLB_CLIENT_CLI_FORMATS_NPZ_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -39,5 +38,3 @@ bool IsTorchDump(std::string_view bytes);
 absl::Status TorchDumpError();
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_NPZ_H_

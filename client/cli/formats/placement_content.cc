@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/files.h"
-#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "client/cli/formats/csv.h"
 #include "client/cli/formats/engine_formats.h"
@@ -49,11 +49,10 @@ absl::StatusOr<PlacementFormat> DetectPlacementFormat(const std::string& path,
   if (IsTorchDump(bytes)) return InFile(path, TorchDumpError());
   const std::string_view name = FormatName(path, bytes);
   if (!name.empty()) return FindPlacementFormat(name);
-  return InvalidInput(
-      path,
-      ": is no placement; tried \"eplb.placement.v1\", deepseek's maps (.npy, .npz, JSON, CSV), "
-      "sglang's physical_to_logical_map, trtllm's YAML, vllm's eplb_initial_mapping and ascend's "
-      "layer_list");
+  return InvalidInput(path,
+                      ": is no placement; tried \"eplb.placement.v1\", deepseek's maps (.npy, "
+                      ".npz, JSON, CSV), sglang's physical_to_logical_map, trtllm's YAML, vllm's "
+                      "eplb_initial_mapping and ascend's layer_list");
 }
 
 absl::Status NameForeignPlacement(const std::string& path, const absl::Status& error) {

@@ -1,7 +1,6 @@
 // Tells the format of a placement file from its content.
 // threads: safe, no state.
-#ifndef EPLB_CLIENT_CLI_FORMATS_PLACEMENT_CONTENT_H_
-#define EPLB_CLIENT_CLI_FORMATS_PLACEMENT_CONTENT_H_
+#pragma once
 
 #include <string>
 #include <string_view>
@@ -23,5 +22,3 @@ absl::StatusOr<PlacementFormat> DetectPlacementFormat(const std::string& path,
 absl::Status NameForeignPlacement(const std::string& path, const absl::Status& error);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_PLACEMENT_CONTENT_H_

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 
@@ -49,7 +49,7 @@ absl::Status CheckNoGaps(const std::vector<SafeTensor>& tensors, std::string_vie
   std::vector<const SafeTensor*> order;
   order.reserve(tensors.size());
   for (const SafeTensor& tensor : tensors) order.push_back(&tensor);
-  std::sort(order.begin(), order.end(), [](const SafeTensor* a, const SafeTensor* b) {
+  std::ranges::sort(order, [](const SafeTensor* a, const SafeTensor* b) {
     return std::pair(a->data.data(), a->data.size()) < std::pair(b->data.data(), b->data.size());
   });
   const char* next = data.data();

@@ -1,6 +1,5 @@
 // The safetensors container: a JSON header with the place of each tensor, and the raw numbers.
-#ifndef EPLB_CLIENT_CLI_FORMATS_SAFETENSORS_H_
-#define EPLB_CLIENT_CLI_FORMATS_SAFETENSORS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -25,5 +24,3 @@ struct SafeTensor {
 absl::StatusOr<std::vector<SafeTensor>> ParseSafetensors(std::string_view bytes);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_SAFETENSORS_H_

@@ -12,9 +12,9 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
@@ -113,9 +113,7 @@ absl::Status AddTensor(const SafeTensor& tensor, std::vector<int64_t>& counts) {
 absl::Status CheckTensor(const SafeTensor& tensor, int64_t num_experts) {
   const bool shaped = tensor.shape.size() == 1 && tensor.shape[0] == num_experts;
   const auto bytes = num_experts * static_cast<int64_t>(sizeof(int64_t));
-  if (tensor.dtype == "I64" && shaped && std::ssize(tensor.data) == bytes) {
-    return absl::OkStatus();
-  }
+  if (tensor.dtype == "I64" && shaped && std::ssize(tensor.data) == bytes) return absl::OkStatus();
   return InvalidInput(tensor.name, " is ", wire::JsonQuote(FirstCharacters(tensor.dtype, 16)),
                       " of ", tensor.shape.empty() ? 1 : tensor.shape[0], " numbers in ",
                       tensor.data.size(), " bytes, expected \"I64\" [", num_experts, "] in ",

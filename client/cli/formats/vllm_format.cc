@@ -6,9 +6,9 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/files.h"
 #include "base/foreign_text.h"
-#include "base/invalid_input.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/index_table.h"
@@ -141,7 +141,7 @@ absl::StatusOr<int32_t> CountSlotExperts(const SlotLoads& stats) {
     for (Eigen::Index slot = 0; slot < slots.cols(); ++slot) {
       held[static_cast<size_t>(slots(layer, slot))] = true;
     }
-    const auto missing = std::find(held.begin(), held.end(), false) - held.begin();
+    const auto missing = std::ranges::find(held, false) - held.begin();
     if (missing < experts) {
       return InvalidInput("p2l_map layer ", layer, ": expert ", missing, " is in no slot");
     }

@@ -1,6 +1,5 @@
 // YAML read as JSON, so that one strict reader checks types, ranges and keys given twice.
-#ifndef EPLB_CLIENT_CLI_FORMATS_YAML_JSON_H_
-#define EPLB_CLIENT_CLI_FORMATS_YAML_JSON_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -19,5 +18,3 @@ inline constexpr size_t kMaxYamlBytes = size_t{1} << 26;
 absl::StatusOr<std::string> YamlToJson(std::string_view yaml);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_CLI_FORMATS_YAML_JSON_H_

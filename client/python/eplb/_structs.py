@@ -10,7 +10,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, TypeVar
 
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 # eplb_role and eplb_state_placement.
 ROLES = {"weight": 0, "state": 1, "derived": 2}
@@ -114,6 +114,20 @@ class PlanOptions(ctypes.Structure):
         (name, c_int32) for name in ("num_layers", "num_experts", "num_slots", "num_gpus", "num_nodes", "num_groups",
                                      "tie_break", "hierarchy", "effort", "allow_duplicates", "max_moves_per_gpu")
     ]
+
+
+class ReplayOptions(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t), ("policy", c_char_p), ("split", c_char_p), ("min_gain", c_double), ("token_ns", c_double)] + [
+        (name, c_int64) for name in ("expert_bytes", "steps_of_window", "every", "history")] + [
+        (name, c_int32) for name in ("num_windows", "num_layers", "num_experts", "num_slots", "num_gpus", "num_nodes", "num_groups",
+                                     "reserved")
+    ]
+
+
+class ReplayFigures(ctypes.Structure):
+    _fields_ = [("struct_size", c_size_t)] + [
+        (name, c_double) for name in ("balancedness_without_eplb", "balancedness", "seconds_without_eplb", "seconds_saved",
+                                      "seconds_spent")] + [(name, c_int64) for name in ("rebalances", "transfers", "bytes")]
 
 
 class PlanSizes(ctypes.Structure):

@@ -1,11 +1,15 @@
-"""python -m eplb.convert: dumps of other engines, written by torch.save, become JSON for eplbctl.
+"""python -m eplb.convert: what engines and trainers record becomes JSON for eplbctl.
 
     python -m eplb.convert expert_distribution_recorder_1700000000.pt load.jsonl --first-layer 3
     python -m eplb.convert recorder_*.pt load.jsonl          # one dump after the other
     python -m eplb.convert expert_location.pt map.json       # then: eplbctl convert --from sglang .. map.json
+    python -m eplb.convert router_trace_rank*.jsonl load.jsonl --experts 64       # summed over ranks
+    python -m eplb.convert routed_experts.pt load.json --experts 256              # [tokens, layers, top-k]
 
-Read: SGLang's recorder in its modes stat and stat_approx, {"logical_count": integers [steps, layers, experts], ..}, and
-its maps, {"physical_to_logical_map": integers [layers, slots], ..}. Layers are the model's: dense layers have rows too.
+Read: files of torch.save with counts, a tensor [steps, layers, experts] or SGLang's recorder in its modes stat and
+stat_approx, {"logical_count": such a tensor, ..}; SGLang's maps, {"physical_to_logical_map": integers [layers, slots], ..};
+with --experts single choices: a tensor [tokens, layers, top-k], as a routing replay has, one window a file, and Megatron's
+router traces (.jsonl), of one rank for each part of the tokens. Layers of SGLang are the model's: dense layers have rows too.
 Written: of counts OUT.jsonl, one window a step, {"first_step", "last_step", "load"}, or OUT.json, one eplb.load.v1 with
 the sum; of a map OUT.json, {"physical_to_logical_map"} with the file's own rows.
 Nothing in the file is executed, and torch is not needed. Exit: 0 done, 1 not written, 2 bad input or usage; a line on
@@ -23,12 +27,14 @@ from typing import Any, Iterator, List, Optional, Tuple
 
 import numpy as np
 
+from eplb._choices import Trace, add, counts_of_choices, load_of_trace, trace_of
 from eplb._text import printable
 from eplb._torch_file import BadFile, read_torch_file
 
 _MAP = "physical_to_logical_map"
-_EXPECTED = (f"expected {{\"logical_count\": integers [steps, layers, experts]}}, as SGLang's recorder writes, or "
+_EXPECTED = (f"expected integers [steps, layers, experts], also as \"logical_count\" of SGLang's recorder, or "
              f"{{\"{_MAP}\": integers [layers, slots]}}")
+_MAX_EXPERTS = 1 << 16
 
 
 def load_of(dump: Any) -> np.ndarray:
@@ -36,6 +42,8 @@ def load_of(dump: Any) -> np.ndarray:
 
     dump: the object in the file. errors: BadFile.
     """
+    if isinstance(dump, np.ndarray):
+        dump = {"logical_count": dump}
     if not isinstance(dump, dict):
         raise BadFile(f"holds a {type(dump).__name__}; {_EXPECTED}")
     if "logical_count" not in dump:
@@ -124,13 +132,19 @@ class _In(Exception):
 
 def _text_of(options: argparse.Namespace) -> str:
     loads: List[np.ndarray] = []
+    trace: Trace = {}
     for path in options.dumps:
         try:
+            if path.endswith(".jsonl"):
+                add(trace, trace_of(path, _experts_of(options)))
+                continue
             dump = read_torch_file(path)
             slots = map_of(dump)
             if slots is not None:
                 return _text_of_map(options, path, slots)
-            load, note = moe_layers(load_of(dump), options.first_layer)
+            counts = load_of(dump) if options.experts is None or not isinstance(dump, np.ndarray) else \
+                counts_of_choices(dump, options.experts)
+            load, note = moe_layers(counts, options.first_layer)
             if loads and load.shape[1:] != loads[0].shape[1:]:
                 raise BadFile(f"has {load.shape[1]} layers x {load.shape[2]} experts, {options.dumps[0]} has "
                               f"{loads[0].shape[1]} x {loads[0].shape[2]}")
@@ -140,6 +154,10 @@ def _text_of(options: argparse.Namespace) -> str:
         if note:
             print(printable(f"eplb.convert: note: {path}: {note}"), file=sys.stderr)
         loads.append(load)
+    if trace and loads:
+        raise _In(f"{options.dumps[0]}: router traces are summed over ranks, and files of torch.save follow each other: convert them apart")
+    if trace:
+        loads.append(load_of_trace(trace))
     whole = np.concatenate(loads)
     if not options.out.endswith(".json"):
         return "".join(lines_of(whole, options.first_step))
@@ -147,6 +165,13 @@ def _text_of(options: argparse.Namespace) -> str:
         return total_of(whole)
     except BadFile as error:
         raise _In(f"{', '.join(options.dumps)}: {error}") from None
+
+
+def _experts_of(options: argparse.Namespace) -> int:
+    """errors: BadFile where --experts is missing."""
+    if options.experts is None:
+        raise BadFile("is a router trace, which does not tell the number of experts: give --experts")
+    return int(options.experts)
 
 
 def _text_of_map(options: argparse.Namespace, path: str, slots: np.ndarray) -> str:
@@ -160,18 +185,21 @@ def _text_of_map(options: argparse.Namespace, path: str, slots: np.ndarray) -> s
 
 
 def _parse(arguments: Optional[List[str]]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="eplb.convert", description="Turn dumps (.pt) of SGLang into JSON for eplbctl.")
-    parser.add_argument("dumps", metavar="DUMP.pt", nargs="+", help="read these in order; nothing in them is executed")
+    parser = argparse.ArgumentParser(prog="eplb.convert", description="Turn dumps (.pt) of engines and Megatron's router traces into JSON for eplbctl.")
+    parser.add_argument("dumps", metavar="DUMP", nargs="+", help="read these in order, .pt, or .jsonl of ranks; nothing in them is executed")
     parser.add_argument("out", metavar="OUT", help="write this: .jsonl has a window for each step, .json the sum, or a map")
     parser.add_argument("--first-step", type=int, default=0, metavar="N", help="number of the first step, default 0")
     parser.add_argument("--first-layer", type=int, metavar="L",
                         help="the model's number of the first MoE layer: rows of dense layers before it are left out")
+    parser.add_argument("--experts", type=int, metavar="E", help="the files hold choices among this many experts, not counts")
     options = parser.parse_args(arguments)
     if not options.out.endswith((".json", ".jsonl")):
         parser.error(f"OUT is {options.out}, expected a name ending in .json or .jsonl")
     for name in ("first_step", "first_layer"):
         if (getattr(options, name) or 0) < 0:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected at least 0")
+    if options.experts is not None and not 1 <= options.experts <= _MAX_EXPERTS:
+        parser.error(f"--experts is {options.experts}, expected 1..{_MAX_EXPERTS}")
     return options
 
 

@@ -75,10 +75,9 @@ def probe_of(attached: Attached) -> Callable[[int, int], torch.Tensor]:
         parameter, config = next(layer.parameters()), layer.experts.config
         width = getattr(config, "moe_latent_size", None) or config.hidden_size
         hidden = torch.randn(_PROBE_TOKENS, width, generator=torch.Generator().manual_seed(index))
-        tokens = torch.zeros(layer.num_local_slots, dtype=torch.int64)
+        tokens, probs = torch.zeros(layer.num_local_slots, dtype=torch.int64), torch.ones(_PROBE_TOKENS, device=parameter.device)
         tokens[slot] = _PROBE_TOKENS
-        found = layer.experts(hidden.to(parameter.device, parameter.dtype), tokens, torch.ones(_PROBE_TOKENS, device=parameter.device))
-        return found[0]  # type: ignore[no-any-return]
+        return layer.experts(hidden.to(parameter.device, parameter.dtype), tokens, probs)[0]  # type: ignore[no-any-return]
 
     return probe
 
@@ -174,7 +173,7 @@ def _expect_known(optimizer: Any) -> None:
     elif "LayerWiseDistributedOptimizer" in names:
         why = "holds whole experts on some expert-data ranks alone: use --use-distributed-optimizer"
     elif getattr(ddp_config, "use_megatron_fsdp", False):
-        why = "updates parameters that Megatron-FSDP shards, so that no rank holds a whole expert: train without --use-megatron-fsdp"
+        why = "updates parameters that Megatron-FSDP shards: train without --use-megatron-fsdp"
     elif getattr(config, "use_precision_aware_optimizer", False):
         for name in _MOMENT_TYPES:
             if getattr(config, name, torch.float32) not in (torch.float32, torch.bfloat16):

@@ -9,6 +9,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "client/rows/control/meeting.h"
 
 namespace eplb {
@@ -34,12 +35,12 @@ std::vector<RankId> MissingRanks(const absl::Status& status) {
 absl::Status MissingRanksError(std::string_view what, std::span<const RankId> ranks,
                                std::string_view why) {
   std::vector<RankId> rising(ranks.begin(), ranks.end());
-  std::sort(rising.begin(), rising.end());
+  std::ranges::sort(rising);
   rising.erase(std::unique(rising.begin(), rising.end()), rising.end());
-  absl::Status status = absl::AbortedError(
-      absl::StrCat(absl::string_view(what.data(), what.size()), ": ", NameRanks(rising),
-                   rising.size() == 1 ? " is missing: " : " are missing: ",
-                   absl::string_view(why.data(), why.size())));
+  absl::Status status =
+      Aborted(absl::string_view(what.data(), what.size()), ": ", NameRanks(rising),
+              rising.size() == 1 ? " is missing: " : " are missing: ",
+              absl::string_view(why.data(), why.size()));
   status.SetPayload(kMissingRanksPayload,
                     absl::Cord(absl::StrJoin(rising, ",", [](std::string* out, RankId rank) {
                       absl::StrAppend(out, rank.value);

@@ -1,7 +1,6 @@
 // A CPU channel among all ranks of a job, for votes. It never touches the training job's own
 // collectives.
-#ifndef EPLB_CLIENT_ROWS_CONTROL_CONTROL_CHANNEL_H_
-#define EPLB_CLIENT_ROWS_CONTROL_CONTROL_CHANNEL_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -72,5 +71,3 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
     const TcpControlOptions& options, const AllGather& all_gather);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_CONTROL_CONTROL_CHANNEL_H_

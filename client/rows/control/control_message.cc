@@ -8,10 +8,8 @@
 #include <bit>
 #include <cstring>
 #include <type_traits>
-#include <utility>
 
 #include "base/status_macros.h"
-#include "client/rows/control/socket.h"
 
 namespace eplb {
 namespace {

@@ -1,6 +1,5 @@
 // Messages on a connection of the control tree, and a reader that does not wait.
-#ifndef EPLB_CLIENT_ROWS_CONTROL_CONTROL_MESSAGE_H_
-#define EPLB_CLIENT_ROWS_CONTROL_CONTROL_MESSAGE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -63,5 +62,3 @@ class FrameConnection {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_CONTROL_CONTROL_MESSAGE_H_

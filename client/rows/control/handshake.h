@@ -1,7 +1,6 @@
 // Mutual proof that both ends of a connection have the run's secret. No other byte is sent or used
 // on a connection before it; later bytes are not encrypted.
-#ifndef EPLB_CLIENT_ROWS_CONTROL_HANDSHAKE_H_
-#define EPLB_CLIENT_ROWS_CONTROL_HANDSHAKE_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -71,5 +70,3 @@ class Handshake {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_CONTROL_HANDSHAKE_H_

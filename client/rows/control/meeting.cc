@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -65,7 +66,7 @@ class Host {
 
   bool Complete() const {
     return expected_.empty() &&
-           std::all_of(dials_.begin(), dials_.end(), [](const Dialling& d) { return d.done; });
+           std::ranges::all_of(dials_, [](const Dialling& d) { return d.done; });
   }
 
   absl::Status Missing(std::string_view what) const {
@@ -85,9 +86,9 @@ class Host {
       absl::StrAppend(&why, "; no other host or container reaches ", loopback,
                       ", see the option bind_address");
     }
-    return absl::DeadlineExceededError(absl::StrCat(absl::string_view(what.data(), what.size()),
-                                                    ": ", NameRanks(std::move(missing)),
-                                                    " did not connect before the deadline", why));
+    return DeadlineExceeded(absl::string_view(what.data(), what.size()), ": ",
+                            NameRanks(std::move(missing)), " did not connect before the deadline",
+                            why);
   }
 
   void StartDials(absl::Time now) {
@@ -120,7 +121,7 @@ class Host {
   void DropSilent(absl::Time now) {
     for (Dialling& dial : dials_) {
       if (dial.fd.valid() && now >= dial.give_up) {
-        Fail(dial, now, absl::DeadlineExceededError("no answer to the handshake"));
+        Fail(dial, now, DeadlineExceeded("no answer to the handshake"));
       }
     }
     for (Answering& answer : answering_) {
@@ -225,21 +226,19 @@ class Host {
 
 absl::StatusOr<Meeting> MeetPeers(std::string_view what, const MeetOptions& options) {
   if (options.handshake.secret.empty()) {
-    return absl::InvalidArgumentError(absl::StrCat(absl::string_view(what.data(), what.size()),
-                                                   ": the secret is empty; ranks could not "
-                                                   "authenticate each other"));
+    return InvalidInput(absl::string_view(what.data(), what.size()),
+                        ": the secret is empty; ranks could not authenticate each other");
   }
   return Host(options).Run(what);
 }
 
 absl::Status CheckRank(std::string_view what, RankId rank, int32_t world_size) {
   if (rank.value >= 0 && rank.value < world_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(std::string(what), ": rank ", rank.value, " is not in 0..", world_size - 1));
+  return InvalidInput(std::string(what), ": rank ", rank.value, " is not in 0..", world_size - 1);
 }
 
 std::string NameRanks(std::vector<RankId> ranks) {
-  std::sort(ranks.begin(), ranks.end());
+  std::ranges::sort(ranks);
   std::vector<int32_t> numbers;
   numbers.reserve(ranks.size());
   for (const RankId rank : ranks) numbers.push_back(rank.value);

@@ -1,6 +1,5 @@
 // Connects ranks: dials some, waits for others, and admits only those that prove the secret.
-#ifndef EPLB_CLIENT_ROWS_CONTROL_MEETING_H_
-#define EPLB_CLIENT_ROWS_CONTROL_MEETING_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -53,5 +52,3 @@ absl::Status CheckRank(std::string_view what, RankId rank, int32_t world_size);
 std::string NameRanks(std::vector<RankId> ranks);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_CONTROL_MEETING_H_

@@ -16,6 +16,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/text.h"
@@ -43,8 +44,7 @@ absl::StatusOr<RawAddress> RawTcp(const std::string& host, uint16_t port) {
     v6->sin6_port = htons(port);
     raw.length = sizeof(sockaddr_in6);
   } else {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address \"", host, "\" is not a numeric IPv4 or IPv6 address"));
+    return InvalidInput("address \"", host, "\" is not a numeric IPv4 or IPv6 address");
   }
   return raw;
 }
@@ -53,8 +53,8 @@ absl::StatusOr<RawAddress> RawAbstract(const std::string& name) {
   RawAddress raw;
   auto* un = reinterpret_cast<sockaddr_un*>(&raw.storage);
   if (name.empty() || name.size() + 1 > sizeof(un->sun_path)) {
-    return absl::InvalidArgumentError(absl::StrCat("socket name \"", name, "\" must have 1..",
-                                                   sizeof(un->sun_path) - 1, " characters"));
+    return InvalidInput("socket name \"", name, "\" must have 1..", sizeof(un->sun_path) - 1,
+                        " characters");
   }
   un->sun_family = AF_UNIX;
   std::memcpy(un->sun_path + 1, name.data(), name.size());
@@ -69,8 +69,7 @@ absl::StatusOr<RawAddress> ParseAddress(const std::string& address) {
   uint32_t port = 0;
   if (colon == std::string::npos || !absl::SimpleAtoi(address.substr(colon + 1), &port) ||
       port == 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("address \"", address, "\" is not HOST:PORT or @NAME"));
+    return InvalidInput("address \"", address, "\" is not HOST:PORT or @NAME");
   }
   std::string host = address.substr(0, colon);
   if (host.size() > 2 && host.front() == '[' && host.back() == ']') {
@@ -89,9 +88,7 @@ bool IsWildcard(const RawAddress& raw) {
 
 absl::StatusOr<Fd> NewSocket(int family) {
   Fd fd(socket(family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  if (!fd.valid()) {
-    return absl::ResourceExhaustedError(absl::StrCat("socket: ", ErrnoText(errno)));
-  }
+  if (!fd.valid()) return ResourceExhausted("socket: ", ErrnoText(errno));
   return fd;
 }
 
@@ -107,7 +104,7 @@ absl::StatusOr<Fd> BindAndListen(const RawAddress& raw, const std::string& shown
     (void)setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
   }
   if (bind(fd.get(), raw.get(), raw.length) != 0 || listen(fd.get(), SOMAXCONN) != 0) {
-    return absl::UnavailableError(absl::StrCat("cannot listen on ", shown, ": ", ErrnoText(errno)));
+    return Unavailable("cannot listen on ", shown, ": ", ErrnoText(errno));
   }
   return fd;
 }
@@ -118,12 +115,12 @@ absl::Status MoveAll(int fd, Bytes bytes, int16_t events, absl::Time deadline, S
   size_t done = 0;
   while (done < bytes.size()) {
     const IoResult result = some(fd, bytes.subspan(done));
-    if (result.closed) return absl::UnavailableError("connection closed");
+    if (result.closed) return Unavailable("connection closed");
     done += result.bytes;
     if (result.bytes > 0) continue;
     pollfd entry{.fd = fd, .events = events, .revents = 0};
     EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
-    if (ready == 0) return absl::DeadlineExceededError("no answer before the deadline");
+    if (ready == 0) return DeadlineExceeded("no answer before the deadline");
   }
   return absl::OkStatus();
 }
@@ -164,14 +161,14 @@ bool IsNumericAddress(const std::string& host) { return RawTcp(host, 0).ok(); }
 absl::StatusOr<Listener> ListenTcp(const std::string& host, uint16_t port) {
   EPLB_ASSIGN_OR_RETURN(const RawAddress raw, RawTcp(host, port));
   if (IsWildcard(raw)) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "address ", host, " stands for every interface; give the one that the other ranks reach"));
+    return InvalidInput("address ", host,
+                        " stands for every interface; give the one that the other ranks reach");
   }
   EPLB_ASSIGN_OR_RETURN(Fd fd, BindAndListen(raw, JoinAddress(host, port)));
   RawAddress bound;
   bound.length = sizeof(bound.storage);
   if (getsockname(fd.get(), reinterpret_cast<sockaddr*>(&bound.storage), &bound.length) != 0) {
-    return absl::InternalError(absl::StrCat("getsockname: ", ErrnoText(errno)));
+    return Internal("getsockname: ", ErrnoText(errno));
   }
   const uint16_t chosen =
       ntohs(bound.storage.ss_family == AF_INET
@@ -195,7 +192,7 @@ absl::StatusOr<Fd> Accept(int listener) {
     }
     if (errno == EINTR || errno == ECONNABORTED) continue;
     if (errno == EMFILE || errno == ENFILE || errno == ENOMEM || errno == ENOBUFS) {
-      return absl::ResourceExhaustedError(absl::StrCat("accept: ", ErrnoText(errno)));
+      return ResourceExhausted("accept: ", ErrnoText(errno));
     }
     return Fd();  // no connection waits, or the network dropped it
   }
@@ -206,8 +203,7 @@ absl::StatusOr<Fd> StartConnect(const std::string& address) {
   EPLB_ASSIGN_OR_RETURN(Fd fd, NewSocket(raw.storage.ss_family));
   SetNoDelay(fd.get());
   if (connect(fd.get(), raw.get(), raw.length) != 0 && errno != EINPROGRESS && errno != EINTR) {
-    return absl::UnavailableError(
-        absl::StrCat("cannot connect to ", address, ": ", ErrnoText(errno)));
+    return Unavailable("cannot connect to ", address, ": ", ErrnoText(errno));
   }
   return fd;
 }
@@ -216,7 +212,7 @@ absl::Status FinishConnect(int fd) {
   int error = 0;
   socklen_t length = sizeof(error);
   if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &error, &length) != 0) error = errno;
-  if (error != 0) return absl::UnavailableError(absl::StrCat("cannot connect: ", ErrnoText(error)));
+  if (error != 0) return Unavailable("cannot connect: ", ErrnoText(error));
   // A port of the ephemeral range without a listener can connect to itself, and the owner could
   // then not bind it.
   RawAddress own;
@@ -226,7 +222,7 @@ absl::Status FinishConnect(int fd) {
       getpeername(fd, reinterpret_cast<sockaddr*>(&peer.storage), &peer.length) == 0 &&
       own.storage.ss_family != AF_UNIX && own.length == peer.length &&
       std::memcmp(&own.storage, &peer.storage, own.length) == 0) {
-    return absl::UnavailableError("cannot connect: no process listens there");
+    return Unavailable("cannot connect: no process listens there");
   }
   return absl::OkStatus();
 }
@@ -270,9 +266,7 @@ absl::StatusOr<int> PollUntil(std::span<pollfd> fds, absl::Time until) {
     const int ready = poll(fds.data(), fds.size(), wait_ms);
     if (ready > 0) return ready;
     const bool interrupted = ready < 0 && errno == EINTR;
-    if (ready < 0 && !interrupted) {
-      return absl::InternalError(absl::StrCat("poll: ", ErrnoText(errno)));
-    }
+    if (ready < 0 && !interrupted) return Internal("poll: ", ErrnoText(errno));
     EPLB_RETURN_IF_ERROR(CheckWait(/*now=*/interrupted));
     if (MonotonicNow() >= until) return 0;
   }

@@ -1,7 +1,6 @@
 // Sockets of the control channel and the host transport: non-blocking, closed on exec, and every
 // wait has an absolute deadline on the calling thread.
-#ifndef EPLB_CLIENT_ROWS_CONTROL_SOCKET_H_
-#define EPLB_CLIENT_ROWS_CONTROL_SOCKET_H_
+#pragma once
 
 #include <poll.h>
 
@@ -10,7 +9,6 @@
 #include <span>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -81,5 +79,3 @@ absl::Status ReceiveAll(int fd, std::span<std::byte> bytes, absl::Time deadline)
 absl::StatusOr<int> PollUntil(std::span<pollfd> fds, absl::Time until);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_CONTROL_SOCKET_H_

@@ -2,15 +2,14 @@
 #include "client/rows/control/tcp_all_gather.h"
 
 #include <algorithm>
-#include <array>
 #include <cstring>
 #include <memory>
-#include <optional>
 #include <type_traits>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/control/meeting.h"
@@ -58,11 +57,10 @@ absl::StatusOr<std::vector<std::string>> Unpack(const std::string& packed, int32
   size_t at = 0;
   for (int32_t r = 0; r < world_size; ++r) {
     uint64_t bytes = 0;
-    if (packed.size() - at < sizeof(bytes))
-      return absl::DataLossError("all_gather: answer cut short");
+    if (packed.size() - at < sizeof(bytes)) return DataLoss("all_gather: answer cut short");
     std::memcpy(&bytes, packed.data() + at, sizeof(bytes));
     at += sizeof(bytes);
-    if (packed.size() - at < bytes) return absl::DataLossError("all_gather: answer cut short");
+    if (packed.size() - at < bytes) return DataLoss("all_gather: answer cut short");
     blobs.push_back(packed.substr(at, bytes));
     at += bytes;
   }
@@ -107,8 +105,7 @@ class Root {
 
   absl::Status Collect(std::vector<Caller>& callers, std::vector<Caller>& unknown,
                        absl::Time deadline) {
-    while (
-        !std::all_of(callers.begin(), callers.end(), [](const Caller& c) { return c.complete; })) {
+    while (!std::ranges::all_of(callers, [](const Caller& c) { return c.complete; })) {
       std::vector<pollfd> polled = {{.fd = listener_.fd.get(), .events = POLLIN, .revents = 0}};
       for (const Caller& caller : unknown) {
         polled.push_back({.fd = caller.fd.get(), .events = POLLIN, .revents = 0});
@@ -136,10 +133,10 @@ class Root {
     for (size_t r = 0; r < callers.size(); ++r) {
       if (!callers[r].complete) ranks.push_back(RankId{static_cast<int32_t>(r)});
     }
-    return absl::DeadlineExceededError(absl::StrCat(
+    return DeadlineExceeded(
         "all_gather ", call_, ": ", NameRanks(std::move(ranks)), " did not connect to ",
         listener_.address, " within ", absl::FormatDuration(options_.timeout),
-        refused_ > 0 ? absl::StrCat(" (", refused_, " connections did not belong here)") : ""));
+        refused_ > 0 ? absl::StrCat(" (", refused_, " connections did not belong here)") : "");
   }
 
   // Reads what has come; a complete caller moves to its rank, a wrong one is dropped.
@@ -207,7 +204,7 @@ class Member {
   absl::StatusOr<std::vector<std::string>> AllGather(std::string_view own) {
     const absl::Time deadline = MonotonicNow() + options_.timeout + kGrace;
     ++call_;
-    absl::Status last = absl::UnavailableError("no attempt was made");
+    absl::Status last = Unavailable("no attempt was made");
     while (MonotonicNow() < deadline) {
       absl::StatusOr<std::string> body = Call(own, deadline);
       if (body.ok()) return Unpack(*body, options_.world_size);
@@ -217,9 +214,9 @@ class Member {
       EPLB_RETURN_IF_ERROR(
           PollUntil({}, std::min(deadline, MonotonicNow() + kConnectPause)).status());
     }
-    return absl::DeadlineExceededError(
-        absl::StrCat("all_gather ", call_, ": rank 0 did not listen at ", address_, " within ",
-                     absl::FormatDuration(options_.timeout), " (", last.message(), ")"));
+    return DeadlineExceeded("all_gather ", call_, ": rank 0 did not listen at ", address_,
+                            " within ", absl::FormatDuration(options_.timeout), " (",
+                            last.message(), ")");
   }
 
  private:
@@ -228,7 +225,7 @@ class Member {
     EPLB_ASSIGN_OR_RETURN(const Fd fd, StartConnect(address_));
     pollfd entry{.fd = fd.get(), .events = POLLOUT, .revents = 0};
     EPLB_ASSIGN_OR_RETURN(const int ready, PollUntil(std::span(&entry, 1), deadline));
-    if (ready == 0) return absl::UnavailableError("rank 0 does not accept the connection");
+    if (ready == 0) return Unavailable("rank 0 does not accept the connection");
     EPLB_RETURN_IF_ERROR(FinishConnect(fd.get()));
     AllGatherHeader header{.magic = kAllGatherMagic,
                            .rank = options_.rank.value,
@@ -242,19 +239,18 @@ class Member {
         Waiting(ReceiveAll(fd.get(), std::as_writable_bytes(std::span(&header, 1)), deadline)));
     const uint64_t most = (kMaxBlobBytes + sizeof(uint64_t)) * options_.world_size;
     if (header.magic != kAllGatherMagic || header.call != call_ || header.bytes > most) {
-      return absl::DataLossError(
-          absl::StrCat("all_gather: ", address_, " is not rank 0 of this job"));
+      return DataLoss("all_gather: ", address_, " is not rank 0 of this job");
     }
     std::string body(header.bytes, '\0');
     EPLB_RETURN_IF_ERROR(
         Waiting(ReceiveAll(fd.get(), std::as_writable_bytes(std::span(body)), deadline)));
-    if (header.failed != 0) return absl::DeadlineExceededError(body);
+    if (header.failed != 0) return DeadlineExceeded(body);
     return body;
   }
 
   // The caller's loop reports the deadline, because it has the name of the missing peer.
   static absl::Status Waiting(absl::Status status) {
-    if (absl::IsDeadlineExceeded(status)) return absl::UnavailableError("rank 0 does not answer");
+    if (absl::IsDeadlineExceeded(status)) return Unavailable("rank 0 does not answer");
     return status;
   }
 
@@ -269,8 +265,8 @@ AllGather Wrap(std::shared_ptr<End> end) {
   return
       [end = std::move(end)](std::string_view bytes) -> absl::StatusOr<std::vector<std::string>> {
         if (bytes.size() > kMaxBlobBytes) {
-          return absl::InvalidArgumentError(absl::StrCat("all_gather: a blob of ", bytes.size(),
-                                                         " bytes is above ", kMaxBlobBytes));
+          return InvalidInput("all_gather: a blob of ", bytes.size(), " bytes is above ",
+                              kMaxBlobBytes);
         }
         return end->AllGather(bytes);
       };

@@ -1,7 +1,6 @@
 // An AllGather through rank 0's address, for launchers that give MASTER_ADDR and MASTER_PORT and
 // nothing else.
-#ifndef EPLB_CLIENT_ROWS_CONTROL_TCP_ALL_GATHER_H_
-#define EPLB_CLIENT_ROWS_CONTROL_TCP_ALL_GATHER_H_
+#pragma once
 
 #include <string>
 
@@ -27,5 +26,3 @@ struct TcpAllGatherOptions {
 absl::StatusOr<AllGather> MakeTcpAllGather(const TcpAllGatherOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_CONTROL_TCP_ALL_GATHER_H_

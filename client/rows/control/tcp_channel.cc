@@ -11,6 +11,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/wait_check.h"
@@ -80,8 +81,7 @@ class TcpChannel : public ControlChannel {
   absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
                                                     absl::Duration timeout) override {
     if (values.empty() || values.size() > kMaxVoteValues) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("AllReduceMin takes 1..", kMaxVoteValues, " values, got ", values.size()));
+      return InvalidInput("AllReduceMin takes 1..", kMaxVoteValues, " values, got ", values.size());
     }
     Call call{.op = ControlOp::kAllReduceMin,
               .values = std::vector<int64_t>(values.begin(), values.end()),
@@ -107,7 +107,7 @@ class TcpChannel : public ControlChannel {
   absl::StatusOr<std::vector<int64_t>> Run(Call& call) {
     if (!broken_.ok()) return broken_;
     if (getpid() != owner_) {
-      return absl::FailedPreconditionError("the control channel belongs to another process");
+      return FailedPrecondition("the control channel belongs to another process");
     }
     ++call_number_;
     neighbours_.ForgetAnswers();
@@ -361,9 +361,8 @@ class TcpChannel : public ControlChannel {
 absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::string>& answers,
                                                      int32_t world_size) {
   if (answers.size() != static_cast<size_t>(world_size)) {
-    return absl::FailedPreconditionError(absl::StrCat("control channel: the all-gather gave ",
-                                                      answers.size(), " answers, expected ",
-                                                      world_size));
+    return FailedPrecondition("control channel: the all-gather gave ", answers.size(),
+                              " answers, expected ", world_size);
   }
   std::vector<std::string> addresses;
   std::set<std::string> hosts;
@@ -374,11 +373,10 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::stri
   }
   for (size_t rank = 0; rank < addresses.size() && hosts.size() > 1; ++rank) {
     if (!IsLoopbackAddress(addresses[rank])) continue;
-    return absl::FailedPreconditionError(
-        absl::StrCat("the ranks are on ", hosts.size(), " hosts, and rank ", rank, " listens at ",
-                     addresses[rank],
-                     ", which no other host reaches: set the option bind_address to the "
-                     "numeric address of an interface that the others reach"));
+    return FailedPrecondition("the ranks are on ", hosts.size(), " hosts, and rank ", rank,
+                              " listens at ", addresses[rank],
+                              ", which no other host reaches: set the option bind_address to the "
+                              "numeric address of an interface that the others reach");
   }
   return addresses;
 }
@@ -388,9 +386,7 @@ absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::stri
 absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
     const TcpControlOptions& options, const AllGather& all_gather) {
   EPLB_RETURN_IF_ERROR(CheckRank("control channel", options.rank, options.world_size));
-  if (options.secret.empty()) {
-    return absl::InvalidArgumentError("control channel: the secret is empty");
-  }
+  if (options.secret.empty()) return InvalidInput("control channel: the secret is empty");
   EPLB_ASSIGN_OR_RETURN(const Listener listener, ListenTcp(options.bind_address, 0));
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
                         all_gather(absl::StrCat(listener.address, "\n",

@@ -48,8 +48,8 @@ void TreeNeighbours::ForgetAnswers() {
 }
 
 bool TreeNeighbours::AllAnswered() const {
-  return std::all_of(children_.begin(), children_.end(),
-                     [](const Neighbour& child) { return child.answered || child.gone; });
+  return std::ranges::all_of(children_,
+                             [](const Neighbour& child) { return child.answered || child.gone; });
 }
 
 std::vector<NeighbourEvent> TreeNeighbours::Receive(absl::Time until) {

@@ -1,6 +1,5 @@
 // The tree that the ranks of a TCP control channel form, and one rank's connections in it.
-#ifndef EPLB_CLIENT_ROWS_CONTROL_TREE_NEIGHBOURS_H_
-#define EPLB_CLIENT_ROWS_CONTROL_TREE_NEIGHBOURS_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -61,5 +60,3 @@ class TreeNeighbours {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_CONTROL_TREE_NEIGHBOURS_H_

@@ -9,8 +9,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/status_macros.h"
 #include "client/rows/link_setup.h"
 #include "client/rows/link_transport.h"

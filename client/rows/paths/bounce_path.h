@@ -6,8 +6,7 @@
 // host the copy engine writes it directly into the receiver's arena, a pinned memfd. To another
 // host it is sent through a ring of pinned pieces and a socket. The device sums each row at its
 // source and in its staging. The sender's sum travels with the row, and the CPU sums nothing.
-#ifndef EPLB_CLIENT_ROWS_PATHS_BOUNCE_PATH_H_
-#define EPLB_CLIENT_ROWS_PATHS_BOUNCE_PATH_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -61,5 +60,3 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte>
                                                             std::unique_ptr<cuda::RowQueue> up);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_BOUNCE_PATH_H_

@@ -6,12 +6,11 @@
 #include <algorithm>
 #include <map>
 #include <optional>
-#include <string>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include <cuda_runtime_api.h>
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/control/socket.h"
@@ -52,10 +51,9 @@ absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeDeviceQueue(int32_t device,
 // Adds advice for a trainer whose GPU has no room for staging or buffers.
 absl::Status WithAdvice(absl::Status status) {
   if (!absl::IsResourceExhausted(status)) return status;
-  return absl::ResourceExhaustedError(
-      absl::StrCat(status.message(),
-                   "; give memory back before registration (torch.cuda.empty_cache()), or lower "
-                   "layers_per_chunk"));
+  return ResourceExhausted(status.message(),
+                           "; give memory back before registration (torch.cuda.empty_cache()), or "
+                           "lower layers_per_chunk");
 }
 
 std::vector<PeerLink> TakeLinks(LinkParts& parts) {
@@ -141,16 +139,15 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakePeerPathTo(const std::vector<RankId
   std::map<RankId, std::span<std::byte>> mapped;
   for (const LinkParts::Peer& peer : peers) {
     const RankId rank = peer.link.rank();
-    if (std::find(ranks.begin(), ranks.end(), rank) == ranks.end()) continue;
+    if (std::ranges::find(ranks, rank) == ranks.end()) continue;
     if (!peer.descriptor.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("staging of rank ", rank.value, ": ", peer.descriptor.status().message()));
+      return FailedPrecondition("staging of rank ", rank.value, ": ",
+                                peer.descriptor.status().message());
     }
     absl::StatusOr<cuda::PeerArena> arena = cuda::PeerArena::Map(
         device, peer.staging_text, peer.descriptor->get(), peer.link.staging_bytes());
     if (!arena.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("staging of rank ", rank.value, ": ", arena.status().message()));
+      return FailedPrecondition("staging of rank ", rank.value, ": ", arena.status().message());
     }
     mapped[rank] = arena->bytes();
     arenas->mapped.push_back(*std::move(arena));
@@ -303,7 +300,7 @@ TransportCandidate HybridCandidate(const RowMoverOptions& options,
 #else
 TransportCandidate WithoutNccl(const char* name) {
   return {.name = name,
-          .prepare = [] { return absl::FailedPreconditionError("built without nccl.h"); },
+          .prepare = [] { return FailedPrecondition("built without nccl.h"); },
           .connect = nullptr};
 }
 TransportCandidate NcclCandidate(const RowMoverOptions&) { return WithoutNccl("nccl"); }

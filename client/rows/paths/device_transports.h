@@ -1,6 +1,5 @@
 // Transports for rows in GPU memory. A build without CUDA has none.
-#ifndef EPLB_CLIENT_ROWS_PATHS_DEVICE_TRANSPORTS_H_
-#define EPLB_CLIENT_ROWS_PATHS_DEVICE_TRANSPORTS_H_
+#pragma once
 
 #include <memory>
 #include <vector>
@@ -34,5 +33,3 @@ absl::Status LoadTokenKernels(const RowMemory& memory);
 absl::StatusOr<std::unique_ptr<cuda::RowQueue>> MakeQueueFor(const RowMemory& memory);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_DEVICE_TRANSPORTS_H_

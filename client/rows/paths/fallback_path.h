@@ -1,7 +1,6 @@
 // Changes to a second path once the first has failed several times, so that training keeps
 // rebalancing: NCCL first, then host memory.
-#ifndef EPLB_CLIENT_ROWS_PATHS_FALLBACK_PATH_H_
-#define EPLB_CLIENT_ROWS_PATHS_FALLBACK_PATH_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -36,5 +35,3 @@ inline constexpr uint64_t kMaxFirstWayFailures = 3;
 std::unique_ptr<RowPath> MakeFallbackPath(FallbackPathParts parts);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_FALLBACK_PATH_H_

@@ -5,10 +5,8 @@
 #include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
-#include "client/rows/link_setup.h"
 #include "client/rows/link_transport.h"
 
 namespace eplb {
@@ -60,18 +58,17 @@ class HostPath : public RowPath {
                                              const RowMessage& frame) override {
     const bool landed = frame.type == RowMessageType::kLanded;
     if (!landed && frame.type != RowMessageType::kPiece) {
-      return absl::DataLossError("received a frame that the host transport does not use");
+      return DataLoss("received a frame that the host transport does not use");
     }
     if (landed && !mapped_.contains(link.rank())) {
-      return absl::DataLossError(
-          absl::StrCat("row ", frame.row, " was reported as landed in memory that is not shared"));
+      return DataLoss("row ", frame.row, " was reported as landed in memory that is not shared");
     }
     return PlaceOf(link, frame);
   }
 
   absl::Status Take(const PeerLink& link, const RowMessage& frame) override {
     if (ledger_->ChecksumOnHost(frame.round, PlaceOf(link, frame)) != frame.checksum) {
-      return absl::DataLossError(absl::StrCat("row ", frame.row, ": checksum differs"));
+      return DataLoss("row ", frame.row, ": checksum differs");
     }
     ledger_->AddReceived(*ledger_->Find(link.rank(), frame.row), frame.bytes);
     return absl::OkStatus();

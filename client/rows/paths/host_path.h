@@ -1,8 +1,7 @@
 // Rows in host memory. A piece is copied into the receiver's mapped arena and announced (kLanded),
 // or it is sent on the connection (kPiece). The receiver reads such a piece into its own staging,
 // at the place in its own list.
-#ifndef EPLB_CLIENT_ROWS_PATHS_HOST_PATH_H_
-#define EPLB_CLIENT_ROWS_PATHS_HOST_PATH_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -29,5 +28,3 @@ struct HostPeers {
 HostPeers MapPeers(LinkParts parts, const TransportOptions& options);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_HOST_PATH_H_

@@ -14,8 +14,7 @@
 // - On the device the two work on different streams and on different rows. Where streams share one
 //   hardware queue, or a copy has the multiprocessors, one path stands behind what the other began
 //   before: a copy, which ends by itself, or groups, which wait as above.
-#ifndef EPLB_CLIENT_ROWS_PATHS_HYBRID_PATH_H_
-#define EPLB_CLIENT_ROWS_PATHS_HYBRID_PATH_H_
+#pragma once
 
 #include <memory>
 #include <set>
@@ -39,5 +38,3 @@ struct HybridPathParts {
 std::unique_ptr<RowPath> MakeHybridPath(HybridPathParts parts);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_HYBRID_PATH_H_

@@ -10,8 +10,8 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
-#include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "cuda/runtime.h"
 
 namespace eplb {
@@ -97,8 +97,7 @@ absl::Status AbortWithin(std::unique_ptr<cuda::NcclCommunicator> communicator,
   const bool ended = abort->changed.wait_for(lock, absl::ToChronoNanoseconds(timeout),
                                              [&] { return abort->result.has_value(); });
   if (ended) return *std::move(abort->result);
-  return absl::InternalError(
-      absl::StrCat("ncclCommAbort has not returned in ", absl::FormatDuration(timeout)));
+  return Internal("ncclCommAbort has not returned in ", absl::FormatDuration(timeout));
 }
 
 }  // namespace eplb

@@ -1,6 +1,5 @@
 // Ends NCCL communicators, for which NCCL itself has no bound.
-#ifndef EPLB_CLIENT_ROWS_PATHS_NCCL_ABORT_H_
-#define EPLB_CLIENT_ROWS_PATHS_NCCL_ABORT_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -21,5 +20,3 @@ absl::Status AbortWithin(std::unique_ptr<cuda::NcclCommunicator> communicator,
                          std::optional<int32_t> device, absl::Duration timeout);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_NCCL_ABORT_H_

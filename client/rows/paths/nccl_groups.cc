@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <iterator>
-#include <map>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/staging.h"
 
@@ -30,20 +28,18 @@ absl::StatusOr<Rounds> ByRound(const std::vector<PairRow>& rows, const char* ver
   Rounds rounds;
   for (const PairRow& row : rows) {
     if (row.staging_offset % kStagingAlignment != 0) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("row ", row.row, " ", verb, " rank ", row.peer.value, ": staging offset ",
-                       row.staging_offset, " is no multiple of ", kStagingAlignment));
+      return InvalidInput("row ", row.row, " ", verb, " rank ", row.peer.value, ": staging offset ",
+                          row.staging_offset, " is no multiple of ", kStagingAlignment);
     }
     std::vector<PairRow>& round = rounds[row.round];
     if (!round.empty() && round.front().peer != row.peer) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("round ", row.round, " ", verb, " ranks ", round.front().peer.value, " and ",
-                       row.peer.value, "; NCCL rounds have one of them"));
+      return InvalidInput("round ", row.round, " ", verb, " ranks ", round.front().peer.value,
+                          " and ", row.peer.value, "; NCCL rounds have one of them");
     }
     if (row.num_bytes > 0) round.push_back(row);
   }
   for (auto& [number, round] : rounds) {
-    std::sort(round.begin(), round.end(), [](const PairRow& a, const PairRow& b) {
+    std::ranges::sort(round, [](const PairRow& a, const PairRow& b) {
       return a.staging_offset < b.staging_offset;
     });
   }
@@ -150,9 +146,8 @@ absl::StatusOr<bool> AnnouncedParts::Covers(const NcclPiece& piece,
     const auto found = parts_.find({row.from, row.row, part.offset});
     if (found == parts_.end()) return false;
     if (found->second.num_bytes != part.num_bytes) {
-      return absl::DataLossError(absl::StrCat("rank ", row.from.value, ": row ", row.row, ": ",
-                                              found->second.num_bytes, " bytes arrive at ",
-                                              part.offset, ", expected ", part.num_bytes));
+      return DataLoss("rank ", row.from.value, ": row ", row.row, ": ", found->second.num_bytes,
+                      " bytes arrive at ", part.offset, ", expected ", part.num_bytes);
     }
   }
   return true;

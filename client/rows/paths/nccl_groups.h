@@ -1,7 +1,6 @@
 // Which NCCL groups move a post's rows: equal on the two ends of every transfer without a word
 // between them.
-#ifndef EPLB_CLIENT_ROWS_PATHS_NCCL_GROUPS_H_
-#define EPLB_CLIENT_ROWS_PATHS_NCCL_GROUPS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -77,5 +76,3 @@ class AnnouncedParts {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_NCCL_GROUPS_H_

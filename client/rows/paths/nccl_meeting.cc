@@ -1,11 +1,10 @@
 #include "client/rows/paths/nccl_meeting.h"
 
 #include <algorithm>
-#include <cstring>
-#include <utility>
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/paths/nccl_abort.h"
 
@@ -56,12 +55,11 @@ absl::StatusOr<bool> NcclMeeting::Advance(LinkSet& links) {
   std::vector<RankId> others = parts_.ranks;
   others.erase(others.begin() + IndexOf(parts_.self));
   if (const std::string gone = links.DescribeGone(others); !gone.empty()) {
-    return absl::UnavailableError(absl::StrCat("NCCL communicator of post ", post_id_, ": ", gone));
+    return Unavailable("NCCL communicator of post ", post_id_, ": ", gone);
   }
   for (const RankId other : others) {
     if (links.Of(other).ended >= post_id_) {
-      return absl::AbortedError(absl::StrCat("NCCL communicator of post ", post_id_, ": rank ",
-                                             other.value, " ended it"));
+      return Aborted("NCCL communicator of post ", post_id_, ": rank ", other.value, " ended it");
     }
   }
   if (communicator_ == nullptr) {
@@ -109,7 +107,7 @@ bool NcclMeeting::RegistersMemory() {
   if (parts_.memory.empty()) return false;
   const absl::Status registered = num_hangs_ < kMaxHangs
                                       ? communicator_->Register(parts_.memory)
-                                      : absl::UnavailableError("groups did not end with it");
+                                      : Unavailable("groups did not end with it");
   if (!registered.ok()) NoteUnregistered(std::string(registered.message()));
   return registered.ok();
 }
@@ -141,8 +139,7 @@ absl::Status NcclMeeting::WarmNextPair() {
 
 bool NcclMeeting::HasRows(int32_t index) const {
   const RankId rank = parts_.ranks[static_cast<size_t>(index)];
-  return std::find(parts_.without_rows.begin(), parts_.without_rows.end(), rank) ==
-         parts_.without_rows.end();
+  return std::ranges::find(parts_.without_rows, rank) == parts_.without_rows.end();
 }
 
 std::string NcclMeeting::Waiting() const {
@@ -155,7 +152,7 @@ std::string NcclMeeting::Waiting() const {
 
 absl::StatusOr<std::span<std::byte>> NcclMeeting::Place(RankId from) {
   if (from != Root()) {
-    return absl::DataLossError("it sent the id of an NCCL communicator, which is not its part");
+    return DataLoss("it sent the id of an NCCL communicator, which is not its part");
   }
   came_for_.reset();
   return std::span<std::byte>(coming_);

@@ -1,7 +1,6 @@
 // Brings the NCCL communicator of an EP group up, at the start and again after one was aborted: the
 // lowest rank draws an id and sends it over the connections that the ranks have anyway.
-#ifndef EPLB_CLIENT_ROWS_PATHS_NCCL_MEETING_H_
-#define EPLB_CLIENT_ROWS_PATHS_NCCL_MEETING_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -110,5 +109,3 @@ class NcclMeeting {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_NCCL_MEETING_H_

@@ -1,7 +1,6 @@
 // The memory that the nccl path sends from and receives into: one block at one address for life, so
 // that one registration with a communicator covers it.
-#ifndef EPLB_CLIENT_ROWS_PATHS_NCCL_MEMORY_H_
-#define EPLB_CLIENT_ROWS_PATHS_NCCL_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -65,5 +64,3 @@ class NcclMemory {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_NCCL_MEMORY_H_

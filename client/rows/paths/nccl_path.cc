@@ -1,19 +1,16 @@
 #include "client/rows/paths/nccl_path.h"
 
-#include <cstdint>
 #include <deque>
-#include <optional>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/rows/paths/nccl_groups.h"
 #include "client/rows/paths/nccl_meeting.h"
 #include "client/rows/paths/nccl_memory.h"
-#include "client/rows/row_message.h"
 #include "cuda/checksum.h"
 #include "cuda/runtime.h"
 
@@ -114,7 +111,7 @@ class NcclPath : public RowPath {
       return std::span<std::byte>();
     }
     if (frame.type != RowMessageType::kComing) {
-      return absl::DataLossError("received a frame that the nccl transport does not use");
+      return DataLoss("received a frame that the nccl transport does not use");
     }
     return std::span<std::byte>();
   }
@@ -129,7 +126,7 @@ class NcclPath : public RowPath {
       return absl::OkStatus();
     }
     if (frame.checksum != cuda::ChecksumOnHost({})) {
-      return absl::DataLossError(absl::StrCat("row ", frame.row, ": checksum differs"));
+      return DataLoss("row ", frame.row, ": checksum differs");
     }
     ledger_->AddReceived(*ledger_->Find(link.rank(), frame.row), 0);
     return absl::OkStatus();
@@ -361,9 +358,8 @@ class NcclPath : public RowPath {
       const RowFragment& part = piece.fragments[i];
       const RowReceive& row = receives_[static_cast<size_t>(part.index)];
       if (coming_.ChecksumOf(row, part) != checksums[i]) {
-        return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
-                                                row.from.value, ": row ", row.row,
-                                                ": checksum differs"));
+        return DataLoss("post ", ledger_->post_id(), ": rank ", row.from.value, ": row ", row.row,
+                        ": checksum differs");
       }
       ledger_->AddReceived(*ledger_->Find(row.from, row.row), part.num_bytes);
     }
@@ -448,8 +444,7 @@ class NcclPath : public RowPath {
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts) {
   for (const auto* queue : {&parts.pack_queue, &parts.group_queue, &parts.check_queue}) {
     if (*queue == nullptr) {
-      return absl::InvalidArgumentError(
-          "the nccl path needs queues to pack, for groups and to check");
+      return InvalidInput("the nccl path needs queues to pack, for groups and to check");
     }
   }
   EPLB_ASSIGN_OR_RETURN(NcclMemory memory,

@@ -6,8 +6,7 @@
 // Staging and packing buffers are registered with the communicator where all ranks can: NCCL then
 // works in them itself. Where they are not, a piece of one row is sent from the row. Nothing is
 // registered where staging is another path's.
-#ifndef EPLB_CLIENT_ROWS_PATHS_NCCL_PATH_H_
-#define EPLB_CLIENT_ROWS_PATHS_NCCL_PATH_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -53,5 +52,3 @@ struct NcclPathParts {
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_NCCL_PATH_H_

@@ -11,6 +11,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -64,8 +65,7 @@ std::optional<std::string> Variable(const char* name) {
 
 absl::Status CheckRange(const char* field, int64_t value, int64_t least, int64_t most) {
   if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(field, ": ", value, ", expected ", least, "..", most));
+  return InvalidInput(field, ": ", value, ", expected ", least, "..", most);
 }
 
 // NCCL's steps of a buffer, by what it moves them over.
@@ -127,19 +127,17 @@ absl::Status CheckNcclSettings(const NcclSettings& settings) {
       CheckRange("nccl.channels_per_net_peer", settings.channels_per_net_peer, 1, kMaxChannels));
   if (settings.piece_bytes != 0 &&
       !CheckRange("", settings.piece_bytes, kLeastPiece, kLargestPiece).ok()) {
-    status.Update(absl::InvalidArgumentError(
-        absl::StrCat("nccl.piece_bytes: ", settings.piece_bytes, ", expected 0 or ", kLeastPiece,
-                     "..", kLargestPiece)));
+    status.Update(InvalidInput("nccl.piece_bytes: ", settings.piece_bytes, ", expected 0 or ",
+                               kLeastPiece, "..", kLargestPiece));
   }
   status.Update(CheckRange("nccl.warm_up_ranks", settings.warm_up_ranks, 0, kMaxWarmUpRanks));
   if (!status.ok()) return status;
   if (settings.traffic_class < -1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("nccl.traffic_class: ", settings.traffic_class, ", expected -1 or more"));
+    return InvalidInput("nccl.traffic_class: ", settings.traffic_class, ", expected -1 or more");
   }
   if (settings.piece_bytes % kPieceAlignment != 0) {
-    return absl::InvalidArgumentError(absl::StrCat("nccl.piece_bytes: ", settings.piece_bytes,
-                                                   ", expected a multiple of ", kPieceAlignment));
+    return InvalidInput("nccl.piece_bytes: ", settings.piece_bytes, ", expected a multiple of ",
+                        kPieceAlignment);
   }
   return absl::OkStatus();
 }
@@ -149,8 +147,7 @@ absl::StatusOr<NcclSettings> WithNcclEnvironment(NcclSettings settings) {
   const std::optional<std::string> text = Variable(kTrafficClass);
   if (settings.traffic_class != -1 || !text.has_value() || text->empty()) return settings;
   if (!absl::SimpleAtoi(*text, &settings.traffic_class) || settings.traffic_class < 0) {
-    return absl::InvalidArgumentError(
-        absl::StrCat(kTrafficClass, ": \"", *text, "\", expected a number from 0 on"));
+    return InvalidInput(kTrafficClass, ": \"", *text, "\", expected a number from 0 on");
   }
   return settings;
 }
@@ -170,9 +167,8 @@ absl::Status CheckNcclEnvironment() {
   // ranks have called, and no deadline holds.
   const std::optional<std::string> blocking = Variable(kBlocking);
   if (!blocking.has_value() || blocking->empty() || blocking == "0") return absl::OkStatus();
-  return absl::FailedPreconditionError(
-      absl::StrCat(kBlocking, "=", *blocking,
-                   " lets NCCL wait without an end for a rank that is absent; unset it"));
+  return FailedPrecondition(kBlocking, "=", *blocking,
+                            " lets NCCL wait without an end for a rank that is absent; unset it");
 }
 
 NamedTexts TellNcclEnvironment() {

@@ -1,7 +1,6 @@
 // Settings of the NCCL communicators that move expert rows, and the environment variables that
 // change their behaviour; docs/nccl-settings.md has the reasons.
-#ifndef EPLB_CLIENT_ROWS_PATHS_NCCL_SETTINGS_H_
-#define EPLB_CLIENT_ROWS_PATHS_NCCL_SETTINGS_H_
+#pragma once
 
 #include <cstdint>
 #include <span>
@@ -67,5 +66,3 @@ NamedTexts TellNcclEnvironment();
 absl::Status CheckNcclEnvironment();
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_NCCL_SETTINGS_H_

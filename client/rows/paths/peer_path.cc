@@ -4,11 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/paths/summed_path.h"
-#include "client/rows/row_message.h"
 
 namespace eplb {
 namespace {
@@ -60,8 +58,8 @@ class PeerPath : public SummedPath {
   absl::Status Open(const RowMoves& moves, TransferLedger& ledger, LinkSet& links) override {
     for (const RowSend& send : moves.sends) {
       if (parts_->mapped.contains(send.to)) continue;
-      return absl::InvalidArgumentError(absl::StrCat("row ", send.row, " to rank ", send.to.value,
-                                                     ": its staging is not mapped"));
+      return InvalidInput("row ", send.row, " to rank ", send.to.value,
+                          ": its staging is not mapped");
     }
     // Sums need not follow: what lands was written by the peers, once this rank had posted.
     EPLB_RETURN_IF_ERROR(queue_.Follow(moves.stream));
@@ -83,7 +81,7 @@ class PeerPath : public SummedPath {
 
   absl::StatusOr<std::span<std::byte>> Place(const PeerLink&, const RowMessage& frame) override {
     if (frame.type != RowMessageType::kLanded || frame.bytes != frame.row_bytes) {
-      return absl::DataLossError("received a frame that the peer transport does not use");
+      return DataLoss("received a frame that the peer transport does not use");
     }
     return std::span<std::byte>();
   }

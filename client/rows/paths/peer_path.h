@@ -2,11 +2,9 @@
 // them into the peer's staging, which is mapped here (CUDA IPC), over NVLink where there is one.
 // The peer sums what landed. The copy engine takes no part: it cannot sum, so every row would be
 // read twice.
-#ifndef EPLB_CLIENT_ROWS_PATHS_PEER_PATH_H_
-#define EPLB_CLIENT_ROWS_PATHS_PEER_PATH_H_
+#pragma once
 
 #include <cstddef>
-#include <functional>
 #include <map>
 #include <memory>
 #include <span>
@@ -40,5 +38,3 @@ struct PeerPathParts {
 std::unique_ptr<RowPath> MakePeerPath(PeerPathParts parts);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_PEER_PATH_H_

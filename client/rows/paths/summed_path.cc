@@ -2,8 +2,7 @@
 
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 
@@ -27,9 +26,8 @@ absl::StatusOr<bool> SummedPath::FinishChecks(cuda::RowQueue& queue) {
     for (size_t i = 0; i < check.rows.size(); ++i) {
       const ArrivedRow& row = check.rows[i];
       if (checksums[i] != row.checksum) {
-        return absl::DataLossError(absl::StrCat("post ", ledger_->post_id(), ": rank ",
-                                                row.from.value, ": row ", row.row,
-                                                ": checksum differs"));
+        return DataLoss("post ", ledger_->post_id(), ": rank ", row.from.value, ": row ", row.row,
+                        ": checksum differs");
       }
       TransferLedger::Incoming& incoming = IncomingOf(row);
       ledger_->AddReceived(incoming, incoming.row.num_bytes);

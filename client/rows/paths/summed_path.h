@@ -1,7 +1,6 @@
 // A path whose device sums rows on arrival: the sums are compared with those of the sender's
 // device, so that they cover the whole transfer.
-#ifndef EPLB_CLIENT_ROWS_PATHS_SUMMED_PATH_H_
-#define EPLB_CLIENT_ROWS_PATHS_SUMMED_PATH_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -51,5 +50,3 @@ class SummedPath : public RowPath {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_SUMMED_PATH_H_

@@ -10,6 +10,7 @@
 #include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/control/meeting.h"
 #include "client/rows/control/socket.h"
@@ -54,14 +55,14 @@ absl::Status Agree(const absl::Status& own, int32_t world_size, const AllGather&
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> all,
                         all_gather(own.ok() ? "" : absl::StrCat("!", own.message())));
   if (all.size() != static_cast<size_t>(world_size)) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("the all-gather gave ", all.size(), " answers, world_size is ", world_size));
+    return FailedPrecondition("the all-gather gave ", all.size(), " answers, world_size is ",
+                              world_size);
   }
   std::vector<std::string> reasons;
   reasons.reserve(all.size());
   for (const std::string& answer : all) reasons.push_back(answer.empty() ? "" : answer.substr(1));
   const std::string text = JoinReasons(reasons);
-  return text.empty() ? absl::OkStatus() : absl::FailedPreconditionError(text);
+  return text.empty() ? absl::OkStatus() : FailedPrecondition(text);
 }
 
 std::string TextOf(const RankPlace& place) {
@@ -72,7 +73,7 @@ absl::StatusOr<RankPlace> PlaceFrom(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   RankPlace place{.host = parts.second, .ep_group = {}};
   if (!absl::SimpleAtoi(parts.first, &place.ep_group.value)) {
-    return absl::FailedPreconditionError("it does not say where it runs (another version?)");
+    return FailedPrecondition("it does not say where it runs (another version?)");
   }
   return place;
 }
@@ -86,10 +87,7 @@ absl::StatusOr<std::vector<RankPlace>> GatherPlaces(const RowMoverOptions& optio
   std::vector<RankPlace> places;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     absl::StatusOr<RankPlace> place = PlaceFrom(texts[rank]);
-    if (!place.ok()) {
-      return absl::FailedPreconditionError(
-          absl::StrCat("rank ", rank, ": ", place.status().message()));
-    }
+    if (!place.ok()) return FailedPrecondition("rank ", rank, ": ", place.status().message());
     places.push_back(*std::move(place));
   }
   return places;
@@ -109,9 +107,8 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
   const bool any = options.name == "auto";
   if (!options.memory.device.has_value()) {
     if (!any && options.name != "host") {
-      return absl::InvalidArgumentError(
-          absl::StrCat("transport ", options.name,
-                       " needs expert tensors in GPU memory, these lie in host memory"));
+      return InvalidInput("transport ", options.name,
+                          " needs expert tensors in GPU memory, these lie in host memory");
     }
     return std::vector<TransportCandidate>{
         {.name = "host",
@@ -126,7 +123,7 @@ absl::StatusOr<std::vector<TransportCandidate>> CandidatesOf(const RowMoverOptio
   std::vector<TransportCandidate> candidates;
   for (TransportCandidate& candidate : DeviceCandidates(
            options, RanksOfItsHost(options.transport.rank, options.ep_group, places))) {
-    const bool wanted = std::find(names.begin(), names.end(), candidate.name) != names.end();
+    const bool wanted = std::ranges::find(names, candidate.name) != names.end();
     if (wanted) candidates.push_back(std::move(candidate));
   }
   return candidates;
@@ -198,7 +195,7 @@ absl::StatusOr<TransportChoice> FirstUsable(std::vector<TransportCandidate> cand
     const bool is_last = i + 1 == candidates.size();  // then the error says it
     if (options.on_note && !is_last) options.on_note(failures.back());
   }
-  return absl::FailedPreconditionError(absl::StrJoin(failures, "; "));
+  return FailedPrecondition(absl::StrJoin(failures, "; "));
 }
 
 absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGather& all_gather) {

@@ -1,6 +1,5 @@
 // Which transport carries a job's rows: the first of several that every rank can use.
-#ifndef EPLB_CLIENT_ROWS_PATHS_TRANSPORT_CHOICE_H_
-#define EPLB_CLIENT_ROWS_PATHS_TRANSPORT_CHOICE_H_
+#pragma once
 
 #include <functional>
 #include <memory>
@@ -98,5 +97,3 @@ bool UsesNccl(std::string_view transport);
 absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGather& all_gather);
 
 }  // namespace eplb
-
-#endif  // EPLB_CLIENT_ROWS_PATHS_TRANSPORT_CHOICE_H_

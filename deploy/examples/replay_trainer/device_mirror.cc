@@ -5,9 +5,9 @@
 #include <utility>
 
 #include "absl/strings/numbers.h"
-#include "absl/strings/str_cat.h"
 #include <cuda_runtime_api.h>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/runtime.h"
 
@@ -34,13 +34,13 @@ DeviceMirror::~DeviceMirror() = default;
 absl::StatusOr<int32_t> DeviceMirror::ChooseDevice(int32_t local_rank) {
   int count = 0;
   EPLB_RETURN_IF_ERROR(cuda::ToStatus(cudaGetDeviceCount(&count), "cudaGetDeviceCount"));
-  if (count == 0) return absl::FailedPreconditionError("there is no CUDA device");
+  if (count == 0) return FailedPrecondition("there is no CUDA device");
   const char* const variable = std::getenv("EPLB_TRAINER_DEVICE");
   if (variable == nullptr || *variable == '\0') return local_rank % count;
   int32_t device = -1;
   if (!absl::SimpleAtoi(variable, &device) || device < 0 || device >= count) {
-    return absl::InvalidArgumentError(absl::StrCat("EPLB_TRAINER_DEVICE is \"", variable,
-                                                   "\", expected a device of 0..", count - 1));
+    return InvalidInput("EPLB_TRAINER_DEVICE is \"", variable, "\", expected a device of 0..",
+                        count - 1);
   }
   return device;
 }

@@ -1,7 +1,6 @@
 // Copies of host memory on a GPU, for a trainer that computes on the CPU and keeps its experts in
 // GPU memory as a real one does.
-#ifndef EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_DEVICE_MIRROR_H_
-#define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_DEVICE_MIRROR_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -45,5 +44,3 @@ class DeviceMirror {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_DEVICE_MIRROR_H_

@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 
 namespace eplb {
@@ -179,10 +180,9 @@ absl::StatusOr<int64_t> ExpertState::Verify(int64_t last_step, const PlacementVi
       for (size_t block = 0; block < blocks_.size(); ++block) {
         const std::span<std::byte> have = Row(block, layer, slot), right = fresh.Row(block, 0, 0);
         if (std::memcmp(have.data(), right.data(), right.size()) != 0) {
-          return absl::DataLossError(absl::StrCat("after step ", last_step, ": layer ", layer,
-                                                  " slot ", placement.first_local_slot + slot,
-                                                  " should hold expert ", expert, ", its ",
-                                                  kTensors[block].name, " differs"));
+          return DataLoss("after step ", last_step, ": layer ", layer, " slot ",
+                          placement.first_local_slot + slot, " should hold expert ", expert,
+                          ", its ", kTensors[block].name, " differs");
         }
         bytes += static_cast<int64_t>(right.size());
       }

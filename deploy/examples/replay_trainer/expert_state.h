@@ -1,7 +1,6 @@
 // Real expert memory of one rank: bf16 weights, fp32 master weights and two Adam moments for every
 // local slot.
-#ifndef EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_EXPERT_STATE_H_
-#define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_EXPERT_STATE_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -75,5 +74,3 @@ class ExpertState {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_EXPERT_STATE_H_

@@ -9,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/command_line.h"
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "deploy/examples/replay_trainer/device_mirror.h"
 #include "deploy/examples/replay_trainer/trainer.h"
@@ -60,17 +61,16 @@ void AddJobOptions(CLI::App& app, TrainerOptions& options) {
 // Flags of the training, its faults and its files.
 void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
                    std::string& slow_rank) {
-  app.add_option(
-         "--transport", options.client.transport,
-         "Transport of the rows; peer (CUDA IPC), nccl and peer+nccl move GPU memory, auto takes "
-         "host unless --expert-memory is gpu")
+  app.add_option("--transport", options.client.transport,
+                 "Transport of the rows; peer (CUDA IPC), nccl and peer+nccl move GPU memory, auto "
+                 "takes host unless --expert-memory is gpu")
       ->check(CLI::IsMember(
           std::vector<std::string>(std::begin(kTransportNames), std::end(kTransportNames))))
       ->capture_default_str();
-  app.add_option("--expert-memory", options.expert_memory,
-                 "Memory of the experts; auto: host for transports auto and host, even if there is "
-                 "a GPU, else gpu. "
-                 "Which GPU: EPLB_TRAINER_DEVICE, else the rank on its node modulo their number")
+  app.add_option(
+         "--expert-memory", options.expert_memory,
+         "Memory of the experts; auto: host for transports auto and host, even if there is a GPU, "
+         "else gpu. Which GPU: EPLB_TRAINER_DEVICE, else the rank on its node modulo their number")
       ->check(CLI::IsMember({"auto", "host", "gpu"}))
       ->capture_default_str();
   app.add_option("--step-ms", step_ms,
@@ -137,8 +137,7 @@ absl::Status SettleExpertMemory(TrainerOptions& options) {
 absl::Status ReadStepTime(double step_ms, TrainerOptions& options) {
   constexpr double kMost = 1e6;
   if (!(step_ms >= 0 && step_ms <= kMost)) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--step-ms is ", step_ms, ", expected 0..", kMost));
+    return InvalidInput("--step-ms is ", step_ms, ", expected 0..", kMost);
   }
   options.step_time = absl::Milliseconds(step_ms);
   return absl::OkStatus();
@@ -154,9 +153,8 @@ absl::Status ReadSlowRank(const std::string& text, TrainerOptions& options) {
       slow.rank < options.client.world_size && slow.factor >= 1 && slow.factor <= 100) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(
-      absl::StrCat("--slow-rank is \"", text, "\", expected RANK:FACTOR with a rank in 0..",
-                   options.client.world_size - 1, " and a factor in 1..100"));
+  return InvalidInput("--slow-rank is \"", text, "\", expected RANK:FACTOR with a rank in 0..",
+                      options.client.world_size - 1, " and a factor in 1..100");
 }
 
 int Main(int argc, char** argv) {

@@ -5,8 +5,7 @@
 #include <bit>
 #include <limits>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/figure_mean.h"
 
@@ -23,20 +22,19 @@ int64_t Part(int64_t count, int64_t index, int64_t parts) {
 }  // namespace
 
 absl::StatusOr<StepLoads> StepLoads::Make(std::vector<RecordedWindow> windows) {
-  if (windows.empty()) return absl::InvalidArgumentError("the trace has no window");
+  if (windows.empty()) return InvalidInput("the trace has no window");
   for (size_t i = 0; i < windows.size(); ++i) {
     const RecordedWindow& window = windows[i];
     const int64_t expected = i == 0 ? window.first_step : windows[i - 1].last_step + 1;
     if (window.first_step != expected || window.last_step < window.first_step) {
-      return absl::InvalidArgumentError(absl::StrCat("trace window ", i, " covers steps ",
-                                                     window.first_step, "..", window.last_step,
-                                                     ", expected it to begin at ", expected));
+      return InvalidInput("trace window ", i, " covers steps ", window.first_step, "..",
+                          window.last_step, ", expected it to begin at ", expected);
     }
     if (window.counts.rows() != windows[0].counts.rows() ||
         window.counts.cols() != windows[0].counts.cols()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          "trace window ", i, " is ", window.counts.rows(), " layers x ", window.counts.cols(),
-          " experts, window 0 is ", windows[0].counts.rows(), " x ", windows[0].counts.cols()));
+      return InvalidInput("trace window ", i, " is ", window.counts.rows(), " layers x ",
+                          window.counts.cols(), " experts, window 0 is ", windows[0].counts.rows(),
+                          " x ", windows[0].counts.cols());
     }
   }
   return StepLoads(std::move(windows));

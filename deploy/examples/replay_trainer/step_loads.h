@@ -1,7 +1,6 @@
 // Steps of a recorded router trace: tokens that each rank's router sends to each expert, and how
 // evenly the GPUs are loaded by them.
-#ifndef EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_STEP_LOADS_H_
-#define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_STEP_LOADS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -78,5 +77,3 @@ absl::StatusOr<std::vector<int64_t>> GatherNumbers(ControlChannel& channel,
                                                    absl::Duration timeout);
 
 }  // namespace eplb
-
-#endif  // EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_STEP_LOADS_H_

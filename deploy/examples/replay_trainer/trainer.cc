@@ -24,6 +24,7 @@
 #include "absl/strings/str_format.h"
 #include "absl/time/clock.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/load_file.h"
 #include "client/client.h"
@@ -46,21 +47,19 @@ absl::StatusOr<StepLoads> ReadTrace(const std::string& path) {
   std::vector<RecordedWindow> windows;
   for (const LoadWindow& window : file.windows) {
     if (!window.load.is_counts()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat(path, ": a trace to replay has integer counts"));
+      return InvalidInput(path, ": a trace to replay has integer counts");
     }
     windows.push_back({window.first_step, window.last_step, window.load.counts()});
   }
   absl::StatusOr<StepLoads> loads = StepLoads::Make(std::move(windows));
-  if (!loads.ok())
-    return absl::InvalidArgumentError(absl::StrCat(path, ": ", loads.status().message()));
+  if (!loads.ok()) return InvalidInput(path, ": ", loads.status().message());
   return loads;
 }
 
 absl::StatusOr<AllGather> MakeRendezvous(const TrainerOptions& options) {
   if (options.rendezvous.empty()) {
     if (options.client.endpoint.empty()) {
-      return absl::InvalidArgumentError("without --endpoint, --rendezvous HOST:PORT is needed");
+      return InvalidInput("without --endpoint, --rendezvous HOST:PORT is needed");
     }
     return MakeDaemonAllGather(options.client);
   }
@@ -68,8 +67,7 @@ absl::StatusOr<AllGather> MakeRendezvous(const TrainerOptions& options) {
   uint32_t port = 0;
   if (colon == std::string::npos ||
       !absl::SimpleAtoi(options.rendezvous.substr(colon + 1), &port) || port == 0 || port > 65535) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("--rendezvous is \"", options.rendezvous, "\", expected HOST:PORT"));
+    return InvalidInput("--rendezvous is \"", options.rendezvous, "\", expected HOST:PORT");
   }
   return MakeTcpAllGather({.rank = RankId{options.client.rank},
                            .world_size = options.client.world_size,
@@ -97,7 +95,7 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOpti
   std::string secret(32, '\0');
   if (RAND_bytes(reinterpret_cast<unsigned char*>(secret.data()),
                  static_cast<int>(secret.size())) != 1) {
-    return absl::InternalError("no random bytes for the job's secret");
+    return Internal("no random bytes for the job's secret");
   }
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> secrets, all_gather(secret));
   return MakeTcpControlChannel({.rank = RankId{options.client.rank},
@@ -110,9 +108,8 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeJobChannel(const TrainerOpti
 
 absl::Status CheckGroups(const ClientOptions& client) {
   if (client.num_experts % client.num_groups == 0) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--groups ", client.num_groups,
-                                                 " expert groups do not divide the ",
-                                                 client.num_experts, " experts"));
+  return InvalidInput("--groups ", client.num_groups, " expert groups do not divide the ",
+                      client.num_experts, " experts");
 }
 
 absl::Status CheckMemory(const TrainerOptions& options) {
@@ -122,9 +119,8 @@ absl::Status CheckMemory(const TrainerOptions& options) {
   const double bytes = static_cast<double>(client.num_layers) * client.num_slots *
                        options.parameters_per_expert * kBytesPerParameter / client.world_size;
   if (bytes <= kMaxBytes) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("--parameters ", options.parameters_per_expert, " needs ", bytes / 1e9,
-                   " GB of expert memory on this rank, at most ", kMaxBytes / 1e9, " are taken"));
+  return InvalidInput("--parameters ", options.parameters_per_expert, " needs ", bytes / 1e9,
+                      " GB of expert memory on this rank, at most ", kMaxBytes / 1e9, " are taken");
 }
 
 // Returns the device of this rank's experts; none for host memory.
@@ -140,7 +136,7 @@ absl::StatusOr<std::optional<int32_t>> ExpertDevice(const TrainerOptions& option
 absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client) {
   const std::vector<int64_t> counts(static_cast<size_t>(client->placement().num_experts), 1);
   const pid_t child = fork();
-  if (child < 0) return absl::UnavailableError("fork failed");
+  if (child < 0) return Unavailable("fork failed");
   if (child == 0) {
     const absl::StatusOr<BoundaryResult> boundary = client->StepBoundary(0);
     const bool nothing_done = client->Record(0, counts).ok() && boundary.ok() && !boundary->voted &&
@@ -151,7 +147,7 @@ absl::Status UseClientInForkedChild(std::unique_ptr<Client>& client) {
   }
   int status = 0;
   if (waitpid(child, &status, 0) == child && status == 0) return absl::OkStatus();
-  return absl::InternalError("a forked child could not leave the client alone");
+  return Internal("a forked child could not leave the client alone");
 }
 
 class Trainer {
@@ -370,8 +366,7 @@ class Trainer {
     int64_t sum = 0;
     for (size_t rank = 0; rank < all->size(); ++rank) {
       if ((*all)[rank] < 0) {
-        return absl::DataLossError(
-            absl::StrCat("rank ", rank, " found a wrong byte after step ", last_step));
+        return DataLoss("rank ", rank, " found a wrong byte after step ", last_step);
       }
       sum += (*all)[rank];
     }
@@ -435,12 +430,11 @@ absl::Status CheckTrainerOptions(const TrainerOptions& options) {
       {"--fork-at-step", options.fork_at_step.value_or(0), 0}};
   for (const auto& [flag, number, at_least] : least) {
     if (number >= at_least) continue;
-    return absl::InvalidArgumentError(
-        absl::StrCat(flag, " is ", number, ", expected at least ", at_least));
+    return InvalidInput(flag, " is ", number, ", expected at least ", at_least);
   }
   if (options.client.rank < options.client.world_size) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat("--rank is ", options.client.rank,
-                                                 ", expected 0..", options.client.world_size - 1));
+  return InvalidInput("--rank is ", options.client.rank, ", expected 0..",
+                      options.client.world_size - 1);
 }
 
 absl::Status RunTrainer(TrainerOptions options) {

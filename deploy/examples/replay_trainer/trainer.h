@@ -1,7 +1,6 @@
 // The demonstration trainer: one rank of a job that replays a recorded router trace with real
 // expert memory.
-#ifndef EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_TRAINER_H_
-#define EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_TRAINER_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -47,5 +46,3 @@ absl::Status CheckTrainerOptions(const TrainerOptions& options);
 absl::Status RunTrainer(TrainerOptions options);
 
 }  // namespace eplb
-
-#endif  // EPLB_DEPLOY_EXAMPLES_REPLAY_TRAINER_TRAINER_H_

@@ -3,12 +3,12 @@
 #include <algorithm>
 #include <iterator>
 #include <memory>
-#include <tuple>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/backtest/planner.h"
@@ -19,7 +19,6 @@
 #include "server/core/decisions/prices.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/question.h"
-#include "server/core/decisions/recovery.h"
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"
@@ -41,7 +40,7 @@ bool IsDue(const State& state, const Job& job) {
 // Returns the solver's decision, with sentences about the job's current state added to its reason.
 absl::StatusOr<CandidateDecision> DecisionOf(const Job& job, const Solved& solved) {
   EPLB_RETURN_IF_ERROR(solved.planned.status());
-  if (solved.answer == nullptr) return absl::InternalError("the solver made no decision");
+  if (solved.answer == nullptr) return Internal("the solver made no decision");
   EPLB_ASSIGN_OR_RETURN(CandidateDecision decision, solved.answer->decision);
   decision.reason += SpeedsClause(job);
   const std::string worse = WorseText(job.windows);
@@ -122,7 +121,7 @@ void AddWindows(const Job& job, PlannerQuestion& question) {
     if (is_fresh && question.num_fresh < most_fresh) ++question.num_fresh;
     question.windows.push_back({window->load, window->last_step - window->first_step + 1});
   }
-  std::reverse(question.windows.begin(), question.windows.end());
+  std::ranges::reverse(question.windows);
 }
 
 PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Request& request) {
@@ -275,12 +274,10 @@ void WatchWindow(const DecisionContext& context, Job& job) {
 
 absl::Status MayDecide(const State& state, const Job& job) {
   const auto no = [&job](const std::string& why) {
-    return absl::FailedPreconditionError(absl::StrCat("job ", job.name, " ", why));
+    return FailedPrecondition("job ", job.name, " ", why);
   };
   if (state.draining) return no("is served by a daemon that drains");
-  if (job.phase != Phase::kIdle) {
-    return no(StateText(job));
-  }
+  if (job.phase != Phase::kIdle) return no(StateText(job));
   if (job.paused) {
     const bool says_so = job.pause_reason.starts_with("paused");
     return no(absl::StrCat(says_so ? "is " : "is paused: ", job.pause_reason));

@@ -1,8 +1,6 @@
 // When a job's policy is asked, and what follows from its answer.
-#ifndef EPLB_SERVER_CORE_DECISIONS_DECIDE_H_
-#define EPLB_SERVER_CORE_DECISIONS_DECIDE_H_
+#pragma once
 
-#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -57,5 +55,3 @@ struct Bundle {
 void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_DECIDE_H_

@@ -10,8 +10,6 @@
 
 #include "base/status_macros.h"
 #include "base/text.h"
-#include "placement/decision/rebalance.h"
-#include "placement/evaluate.h"
 
 namespace eplb::core {
 namespace {
@@ -81,7 +79,7 @@ absl::StatusOr<WithinBudget> FitToBudget(const CandidateInput& question,
   std::vector<LayerPlacement> kept;
   auto of_layer = transfers.begin();
   for (std::span<LayerMove> rest(moves); !rest.empty(); ++of_layer) {
-    const auto end = std::find_if(rest.begin(), rest.end(), [&rest](const LayerMove& move) {
+    const auto end = std::ranges::find_if(rest, [&rest](const LayerMove& move) {
       return move.next.layer != rest.front().next.layer;
     });
     const auto count = static_cast<size_t>(end - rest.begin());

@@ -1,6 +1,5 @@
 // Decision on a candidate within the limits of the ranks: staging rows and pauses.
-#ifndef EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_
-#define EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -73,5 +72,3 @@ struct CandidateDecision {
 absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& question);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_EVALUATE_CANDIDATE_H_

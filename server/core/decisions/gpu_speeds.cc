@@ -10,12 +10,12 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/gpu_speeds.h"
 #include "placement/policies/registry.h"
 #include "server/core/state/gpu_speed_estimate.h"
 #include "server/core/state/memory.h"
-#include "server/core/state/sentences.h"
 
 namespace eplb::core {
 namespace {
@@ -79,16 +79,16 @@ const char* NameOf(Source source) {
 // From where the settings take a GPU's speed; measured where they do not name it.
 Source SourceOf(const Settings& settings, int32_t gpu) {
   const auto& avoided = settings.avoid_gpus;
-  if (std::find(avoided.begin(), avoided.end(), gpu) != avoided.end()) return Source::kAvoided;
-  const bool stated = std::any_of(settings.stated_speeds.begin(), settings.stated_speeds.end(),
-                                  [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
+  if (std::ranges::find(avoided, gpu) != avoided.end()) return Source::kAvoided;
+  const bool stated = std::ranges::any_of(
+      settings.stated_speeds, [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
   return stated ? Source::kStated : Source::kMeasured;
 }
 
 absl::Status CheckNamedGpu(const char* setting, int32_t gpu, const Topology& topology) {
   if (gpu < topology.num_gpus()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(setting, " names GPU ", gpu, ", the job has GPUs 0..", topology.num_gpus() - 1));
+  return InvalidInput(setting, " names GPU ", gpu, ", the job has GPUs 0..",
+                      topology.num_gpus() - 1);
 }
 
 absl::Status CheckGpus(const Settings& settings, const Topology& topology) {
@@ -99,8 +99,7 @@ absl::Status CheckGpus(const Settings& settings, const Topology& topology) {
     EPLB_RETURN_IF_ERROR(CheckNamedGpu("avoid_gpus", gpu, topology));
   }
   if (std::ssize(settings.avoid_gpus) < topology.num_gpus()) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("avoid_gpus names all ", topology.num_gpus(), " GPUs of the job"));
+  return InvalidInput("avoid_gpus names all ", topology.num_gpus(), " GPUs of the job");
 }
 
 // Returns the speeds in the job's settings. errors: as CheckGpus; FailedPrecondition for a policy
@@ -124,9 +123,8 @@ absl::StatusOr<GpuSpeeds> SpeedsAskedFor(const Job& job, const Load& load) {
   }
   EPLB_ASSIGN_OR_RETURN(GpuSpeeds made, GpuSpeeds::Make(topology.num_gpus(), speeds, {}));
   if (!made.all_equal() && TraitsOf(settings.policy_name).follows_reference) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("policy ", settings.policy_name,
-                     " plans for equal GPUs; choose another one to use GPU speeds"));
+    return FailedPrecondition("policy ", settings.policy_name,
+                              " plans for equal GPUs; choose another one to use GPU speeds");
   }
   return made;
 }
@@ -174,7 +172,7 @@ double AvoidedSpeed(const Load& load, const Topology& topology, GpuId gpu, int32
   for (int32_t layer = 0; layer < load.num_layers(); ++layer) {
     const double* const row = &tokens_of(layer, 0);
     std::vector<double> tokens(row, row + tokens_of.cols());
-    std::sort(tokens.begin(), tokens.end());
+    std::ranges::sort(tokens);
     const double total = std::accumulate(tokens.begin(), tokens.end(), 0.0);
     const double least = std::accumulate(tokens.begin(), tokens.begin() + coldest, 0.0);
     const double rest = total - num_avoided * least;
@@ -210,8 +208,8 @@ std::vector<GpuSpeedView> SpeedViewsOf(const Job& job) {
   for (int32_t gpu = 0; gpu < job.current->grid.num_gpus(); ++gpu) {
     const Source source = SourceOf(job.settings, gpu);
     const auto& slow = job.speed_estimate.slow();
-    const auto measured = std::find_if(
-        slow.begin(), slow.end(), [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
+    const auto measured =
+        std::ranges::find_if(slow, [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
     const double used = in_use == nullptr ? 1 : in_use->SpeedOf(GpuId{gpu});
     if (source == Source::kMeasured && measured == slow.end() && used == 1) continue;
     GpuSpeedView view{.gpu = gpu, .speed_in_use = used, .source = NameOf(source)};
@@ -228,12 +226,10 @@ absl::Status CheckFits(const Settings& settings, const Topology& topology) {
   EPLB_RETURN_IF_ERROR(CheckGpus(settings, topology));
   if (!settings.hierarchy) return absl::OkStatus();
   if (*settings.hierarchy == Hierarchy::kSoft && TraitsOf(settings.policy_name).follows_reference) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hierarchy is soft, which policy ", settings.policy_name, " does not take"));
+    return InvalidInput("hierarchy is soft, which policy ", settings.policy_name, " does not take");
   }
   if (const absl::Status status = CheckHierarchy(topology, *settings.hierarchy); !status.ok()) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hierarchy does not fit the job: ", std::string(status.message())));
+    return InvalidInput("hierarchy does not fit the job: ", std::string(status.message()));
   }
   return absl::OkStatus();
 }

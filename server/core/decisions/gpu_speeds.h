@@ -1,6 +1,5 @@
 // Which speeds of GPUs a job's decisions use, and from where they are known.
-#ifndef EPLB_SERVER_CORE_DECISIONS_GPU_SPEEDS_H_
-#define EPLB_SERVER_CORE_DECISIONS_GPU_SPEEDS_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -45,5 +44,3 @@ std::vector<GpuSpeedView> SpeedViewsOf(const Job& job);
 absl::Status CheckFits(const Settings& settings, const Topology& topology);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_GPU_SPEEDS_H_

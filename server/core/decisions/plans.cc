@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/strip.h"
 
+#include "base/errors.h"
 #include "server/core/state/memory.h"
 
 namespace eplb::core {
@@ -159,7 +160,7 @@ void NoteRankPrepared(Job& job, int32_t rank, absl::Time now) {
   if (chunk == nullptr) return;
   // A rank that says it twice was PREPARED the first time.
   const auto known = [rank](const RankTimes& one) { return one.rank == rank; };
-  if (std::any_of(chunk->ranks.begin(), chunk->ranks.end(), known)) return;
+  if (std::ranges::any_of(chunk->ranks, known)) return;
   ++chunk->timed_ranks;
   chunk->ranks.push_back({.rank = rank, .prepared_at = now});
   if (std::ssize(chunk->ranks) > kTimedRanks) chunk->ranks.erase(chunk->ranks.begin());
@@ -260,8 +261,8 @@ absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> 
     return one.last_version == version && one.chunks_committed > 0;
   });
   if (plan != job.plans.rend()) return plan->base_version;
-  return absl::FailedPreconditionError(absl::StrCat("no decision is known that led to version ",
-                                                    version, "; name the version to return to"));
+  return FailedPrecondition("no decision is known that led to version ", version,
+                            "; name the version to return to");
 }
 
 }  // namespace eplb::core

@@ -1,6 +1,5 @@
 // The record of a job's decisions, from the moment of deciding to the last chunk.
-#ifndef EPLB_SERVER_CORE_DECISIONS_PLANS_H_
-#define EPLB_SERVER_CORE_DECISIONS_PLANS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -62,5 +61,3 @@ void SettleOldPlan(DecisionContext& context, Job& job);
 absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> to_version);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_PLANS_H_

@@ -1,6 +1,5 @@
 // Prices of a job's decisions: configured and measured costs, and what they allow of chunks.
-#ifndef EPLB_SERVER_CORE_DECISIONS_PRICES_H_
-#define EPLB_SERVER_CORE_DECISIONS_PRICES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -34,5 +33,3 @@ inline constexpr int64_t kMostVotes = 64;
 std::string WhyNotNextChunk(const Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_PRICES_H_

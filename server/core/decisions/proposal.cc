@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <deque>
 #include <iterator>
-#include <memory>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -136,8 +135,8 @@ void Commit(DecisionContext& context, Job& job) {
   StoreJob(context, job);
   RecordEvent(
       context, job, "committed", message.version,
-      absl::StrFormat("version %d (chunk %d of %d) was committed at step %s: %s received, "
-                      "longest boundary %.3f s",
+      absl::StrFormat("version %d (chunk %d of %d) was committed at step %s: %s received, longest "
+                      "boundary %.3f s",
                       message.version, message.chunk + 1, message.num_chunks,
                       proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
                       proposal.received_bytes == kNotMeasured ? "an unknown number of bytes"
@@ -146,11 +145,10 @@ void Commit(DecisionContext& context, Job& job) {
   NoteCommitted(context, job, proposal);
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);
   if (proposal.longest_pause_seconds > most) {
-    RecordEvent(
-        context, job, "pause_exceeded", message.version,
-        absl::StrFormat("the boundary of version %d took a rank %.3f s, max_pause is %.3f s; "
-                        "later chunks will be shorter where they can",
-                        message.version, proposal.longest_pause_seconds, most));
+    RecordEvent(context, job, "pause_exceeded", message.version,
+                absl::StrFormat("the boundary of version %d took a rank %.3f s, max_pause is %.3f "
+                                "s; later chunks will be shorter where they can",
+                                message.version, proposal.longest_pause_seconds, most));
   }
   const bool all_here = job.current->num_connected == job.current->world_size();
   const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;

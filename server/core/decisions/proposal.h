@@ -1,7 +1,6 @@
 // The proposal in flight: PREPARING, VOTING, CANCELLING. The ranks' own vote is the commit point;
 // what is counted here only records it.
-#ifndef EPLB_SERVER_CORE_DECISIONS_PROPOSAL_H_
-#define EPLB_SERVER_CORE_DECISIONS_PROPOSAL_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -38,5 +37,3 @@ void BackOffMore(Job& job);
 void CheckProposalDeadline(DecisionContext& context, Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_PROPOSAL_H_

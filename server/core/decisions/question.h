@@ -1,7 +1,6 @@
 // Question and answer of a decision as plain values, so that a solver's thread decides while the
 // state changes.
-#ifndef EPLB_SERVER_CORE_DECISIONS_QUESTION_H_
-#define EPLB_SERVER_CORE_DECISIONS_QUESTION_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -40,5 +39,3 @@ struct DecisionAnswer {
 DecisionAnswer Decide(const DecisionQuestion& question, const PlannerAnswer& answer);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_QUESTION_H_

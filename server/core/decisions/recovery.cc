@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/text.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
@@ -40,7 +41,7 @@ int32_t FindOtherDigest(const Run& run) {
 
 bool AllRunTheSame(const Run& run) {
   const Rank& first = run.ranks.front();
-  return std::all_of(run.ranks.begin(), run.ranks.end(), [&first](const Rank& r) {
+  return std::ranges::all_of(run.ranks, [&first](const Rank& r) {
     return r.prepared_version == 0 && r.running_version == first.running_version &&
            r.running_digest == first.running_digest;
   });
@@ -190,10 +191,10 @@ void Handle(DecisionContext& context, Sender sender, const wire::PlacementBody& 
   if (!sender.is_current() || !IsRecoveringAndLive(job)) return;
   if (body.digest != sender.rank.running_digest) return;  // switched since it was asked
   if (!IsWhatItSays(context, sender.run, body)) {
-    CloseRank(context, sender.run, sender.rank,
-              absl::InvalidArgumentError(absl::StrCat(
-                  "placement body: its maps do not have the shape of the job and the digest ",
-                  ShortHex(body.digest))));
+    CloseRank(
+        context, sender.run, sender.rank,
+        InvalidInput("placement body: its maps do not have the shape of the job and the digest ",
+                     ShortHex(body.digest)));
     TryRelease(context, job);
     return;
   }

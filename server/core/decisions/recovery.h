@@ -1,7 +1,6 @@
 // RECOVERING: find out what the ranks run before anything is proposed to them. They are the
 // authority.
-#ifndef EPLB_SERVER_CORE_DECISIONS_RECOVERY_H_
-#define EPLB_SERVER_CORE_DECISIONS_RECOVERY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -31,5 +30,3 @@ void Handle(DecisionContext& context, Sender sender, const wire::PlacementBody& 
 void RetryRecovery(DecisionContext& context, Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_RECOVERY_H_

@@ -4,8 +4,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/text.h"
-#include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"
 
 namespace eplb::core {
@@ -23,24 +23,22 @@ void TellReusedVersion(DecisionContext& context, Job& job, Run& run, const wire:
       context, job, "version_reused", hello.running_version,
       absl::StrCat("run ", run.name, " runs version ", hello.running_version, " with digest ",
                    ShortHex(hello.running_digest), ", the job ran digest ", ShortHex(ran->second),
-                   " under that number before, which stays in the history; the next "
-                   "version is ",
+                   " under that number before, which stays in the history; the next version is ",
                    job.next_version));
 }
 
 absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version) {
   if (version < job.next_version) return absl::OkStatus();
-  return absl::InvalidArgumentError(absl::StrCat(message, ": version is ", version,
-                                                 ", the job's next version is ", job.next_version,
-                                                 ": this daemon did not propose it"));
+  return InvalidInput(message, ": version is ", version, ", the job's next version is ",
+                      job.next_version, ": this daemon did not propose it");
 }
 
 void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
   State& state = context.state;
   const auto found = state.jobs.find(ask.job);
   absl::Status status;
-  if (found == state.jobs.end()) status = absl::NotFoundError(absl::StrCat("no job ", ask.job));
-  if (state.draining) status = absl::UnavailableError("the daemon drains; retry later");
+  if (found == state.jobs.end()) status = NotFound("no job ", ask.job);
+  if (state.draining) status = Unavailable("the daemon drains; retry later");
   if (!status.ok()) {
     context.decision.effects.emplace_back(Reply{ask.ticket, status});
     return;
@@ -48,10 +46,10 @@ void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
   Job& job = found->second;
   if (!Spend(job.reserve_budget, context.now)) {
     context.decision.effects.emplace_back(Reply{
-        ask.ticket,
-        absl::ResourceExhaustedError(absl::StrCat(
-            "job ", job.name, " reserved ", Budget::kBurst, " versions and gets another each ",
-            absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)), "; retry later"))});
+        ask.ticket, ResourceExhausted("job ", job.name, " reserved ", Budget::kBurst,
+                                      " versions and gets another each ",
+                                      absl::FormatDuration(absl::Seconds(1 / Budget::kPerSecond)),
+                                      "; retry later")});
     return;
   }
   Undo undo = UndoOf(context, job, ask.ticket, "reserve_version");

@@ -1,7 +1,6 @@
 // The numbers of a job's placements: each is given out once, and stands for what ran under it
 // first.
-#ifndef EPLB_SERVER_CORE_DECISIONS_VERSIONS_H_
-#define EPLB_SERVER_CORE_DECISIONS_VERSIONS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -29,5 +28,3 @@ absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version)
 void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_VERSIONS_H_

@@ -1,6 +1,5 @@
 // No state lasts in silence: what is older than three times its deadline is told.
-#ifndef EPLB_SERVER_CORE_DECISIONS_WATCHDOG_H_
-#define EPLB_SERVER_CORE_DECISIONS_WATCHDOG_H_
+#pragma once
 
 #include "absl/time/time.h"
 
@@ -19,5 +18,3 @@ absl::Duration StuckFor(const Config& config, const Job& job, absl::Time now);
 void WatchState(DecisionContext& context, Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_DECISIONS_WATCHDOG_H_

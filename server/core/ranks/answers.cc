@@ -114,23 +114,11 @@ void HandleForeignApplied(DecisionContext& context, Sender sender, const wire::A
 }
 
 std::string NackName(wire::NackCode code) {
-  switch (code) {
-    case wire::NackCode::kStaleTerm:
-      return "STALE_TERM";
-    case wire::NackCode::kStaleVersion:
-      return "STALE_VERSION";
-    case wire::NackCode::kWrongBase:
-      return "WRONG_BASE";
-    case wire::NackCode::kWrongDigest:
-      return "WRONG_DIGEST";
-    case wire::NackCode::kInvalid:
-      return "INVALID";
-    case wire::NackCode::kStagingTooSmall:
-      return "STAGING_TOO_SMALL";
-    case wire::NackCode::kBusy:
-      return "BUSY";
-  }
-  return "";
+  constexpr const char* kNames[] = {
+      "",        "STALE_TERM",        "STALE_VERSION", "WRONG_BASE", "WRONG_DIGEST",
+      "INVALID", "STAGING_TOO_SMALL", "BUSY"};
+  static_assert(std::size(kNames) == static_cast<size_t>(wire::NackCode::kBusy) + 1);
+  return kNames[static_cast<size_t>(code)];
 }
 
 }  // namespace

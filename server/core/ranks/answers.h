@@ -1,6 +1,5 @@
 // Answers of the ranks to proposals: to the one in flight, and to proposals of earlier daemons.
-#ifndef EPLB_SERVER_CORE_RANKS_ANSWERS_H_
-#define EPLB_SERVER_CORE_RANKS_ANSWERS_H_
+#pragma once
 
 #include "proto/wire/messages.h"
 #include "server/core/state/decision_context.h"
@@ -19,5 +18,3 @@ void HandleRejoin(DecisionContext& context, Sender sender, const wire::Hello& he
 void HandleRankFinished(DecisionContext& context, Sender sender);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_RANKS_ANSWERS_H_

@@ -1,6 +1,5 @@
 #include "server/core/ranks/expiry.h"
 
-#include <iterator>
 #include <map>
 #include <optional>
 #include <string>

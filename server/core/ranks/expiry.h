@@ -1,6 +1,5 @@
 // Which jobs the daemon still knows.
-#ifndef EPLB_SERVER_CORE_RANKS_EXPIRY_H_
-#define EPLB_SERVER_CORE_RANKS_EXPIRY_H_
+#pragma once
 
 #include "server/core/state/decision_context.h"
 
@@ -21,5 +20,3 @@ void ExpireJobs(DecisionContext& context);
 void MakeRoom(DecisionContext& context);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_RANKS_EXPIRY_H_

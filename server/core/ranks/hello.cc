@@ -10,11 +10,10 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
-#include "proto/wire/messages.h"
 #include "proto/wire/names.h"
-#include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/decisions/versions.h"
 #include "server/core/ranks/answers.h"
@@ -22,7 +21,6 @@
 #include "server/core/ranks/report_interval.h"
 #include "server/core/ranks/run.h"
 #include "server/core/ranks/run_registry.h"
-#include "server/core/state/ending.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/step_rate.h"
 
@@ -58,9 +56,8 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
                              Field{"session_number", hello.session_number, 0, kMaxNumber},
                              Field{"run_number", hello.run_number, 0, kMaxNumber}}) {
     if (field.value >= field.least && field.value <= field.most) continue;
-    return absl::InvalidArgumentError(absl::StrCat("hello: ", field.name, " is ", field.value,
-                                                   ", it must be in ", field.least, "..",
-                                                   field.most));
+    return InvalidInput("hello: ", field.name, " is ", field.value, ", it must be in ", field.least,
+                        "..", field.most);
   }
   return absl::OkStatus();
 }
@@ -69,30 +66,27 @@ absl::Status CheckNumbers(const wire::Hello& hello) {
 absl::Status CheckSize(const TopologyOptions& shape) {
   const int64_t slots = int64_t{shape.num_layers} * shape.num_slots;
   if (shape.num_layers > wire::kMaxLayers) {
-    return absl::InvalidArgumentError(absl::StrCat("hello: shape: ", shape.num_layers,
-                                                   " layers, the daemon takes at most ",
-                                                   wire::kMaxLayers));
+    return InvalidInput("hello: shape: ", shape.num_layers, " layers, the daemon takes at most ",
+                        wire::kMaxLayers);
   }
   if (slots > wire::kMaxSlotsOfAllLayers) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hello: shape: ", shape.num_layers, " layers of ", shape.num_slots, " slots are ", slots,
-        ", the daemon takes at most ", wire::kMaxSlotsOfAllLayers));
+    return InvalidInput("hello: shape: ", shape.num_layers, " layers of ", shape.num_slots,
+                        " slots are ", slots, ", the daemon takes at most ",
+                        wire::kMaxSlotsOfAllLayers);
   }
   const int64_t most_replicas = int64_t{shape.num_slots} - shape.num_experts + 1;
   if (int64_t{shape.num_layers} * shape.num_experts * most_replicas > Placement::kMaxReplicaCells) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hello: shape: ", shape.num_layers, " layers of ", shape.num_experts,
-                     " experts with up to ", most_replicas, " replicas: their product is above ",
-                     Placement::kMaxReplicaCells));
+    return InvalidInput("hello: shape: ", shape.num_layers, " layers of ", shape.num_experts,
+                        " experts with up to ", most_replicas, " replicas: their product is above ",
+                        Placement::kMaxReplicaCells);
   }
   return absl::OkStatus();
 }
 
 absl::Status CheckRaise(const char* name, int64_t value, int64_t known) {
   if (value <= known + kMaxJump) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat("hello: ", name, " is ", value, ", it must be at most ", kMaxJump,
-                   " above what the daemon knows of this job, ", known));
+  return InvalidInput("hello: ", name, " is ", value, ", it must be at most ", kMaxJump,
+                      " above what the daemon knows of this job, ", known);
 }
 
 // Numbers of this job that this daemon did not give out itself.
@@ -110,24 +104,21 @@ absl::Status CheckRaises(const State& state, const wire::Hello& hello) {
 
 absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
   if (hello.world_size > config.max_ranks_per_job) {
-    return absl::ResourceExhaustedError(absl::StrCat("hello: world_size is ", hello.world_size,
-                                                     ", the daemon takes at most ",
-                                                     config.max_ranks_per_job, " ranks per job"));
+    return ResourceExhausted("hello: world_size is ", hello.world_size,
+                             ", the daemon takes at most ", config.max_ranks_per_job,
+                             " ranks per job");
   }
   const absl::StatusOr<RankGrid> grid = GridOf(hello);
-  if (!grid.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("hello: ", grid.status().message()));
-  }
+  if (!grid.ok()) return InvalidInput("hello: ", grid.status().message());
   if (hello.rank < 0 || hello.rank >= hello.world_size) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("hello: rank is ", hello.rank, ", it must be in 0..", hello.world_size - 1));
+    return InvalidInput("hello: rank is ", hello.rank, ", it must be in 0..", hello.world_size - 1);
   }
   const int32_t gpu = grid->GpuOf(RankId{hello.rank}).value;
   const int32_t ep_group = grid->EpGroupOf(RankId{hello.rank});
   if (hello.gpu != gpu || hello.ep_group != ep_group) {
-    return absl::InvalidArgumentError(absl::StrCat(
-        "hello: rank ", hello.rank, " of ", grid->num_gpus(), " GPUs an EP group is GPU ", gpu,
-        " of EP group ", ep_group, ", not GPU ", hello.gpu, " of EP group ", hello.ep_group));
+    return InvalidInput("hello: rank ", hello.rank, " of ", grid->num_gpus(),
+                        " GPUs an EP group is GPU ", gpu, " of EP group ", ep_group, ", not GPU ",
+                        hello.gpu, " of EP group ", hello.ep_group);
   }
   return absl::OkStatus();
 }
@@ -138,9 +129,8 @@ absl::StatusOr<Job*> FindOrAddJob(DecisionContext& context, const std::string& n
   const auto limit = static_cast<size_t>(state.config.max_jobs);
   if (state.jobs.size() >= limit) MakeRoom(context);
   if (state.jobs.size() >= limit) {
-    return absl::ResourceExhaustedError(
-        absl::StrCat("the daemon already knows ", state.jobs.size(),
-                     " jobs whose ranks are connected, its limit; raise limits.max_jobs"));
+    return ResourceExhausted("the daemon already knows ", state.jobs.size(),
+                             " jobs whose ranks are connected, its limit; raise limits.max_jobs");
   }
   Job& job = state.jobs[name];
   job.name = name;
@@ -164,14 +154,12 @@ std::string LayersText(const std::vector<int32_t>& layers) {
 absl::Status CheckModelLayers(const wire::Hello& hello) {
   const std::vector<int32_t>& layers = hello.model_layers;
   if (layers.empty()) return absl::OkStatus();
-  const bool rising =
-      std::adjacent_find(layers.begin(), layers.end(), std::greater_equal<>()) == layers.end();
+  const bool rising = std::ranges::adjacent_find(layers, std::greater_equal<>()) == layers.end();
   if (std::ssize(layers) == hello.shape.num_layers && layers.front() >= 0 && rising) {
     return absl::OkStatus();
   }
-  return absl::InvalidArgumentError(absl::StrCat("hello: model_layers has ", layers.size(),
-                                                 " numbers, expected none or ",
-                                                 hello.shape.num_layers, " rising ones >= 0"));
+  return InvalidInput("hello: model_layers has ", layers.size(), " numbers, expected none or ",
+                      hello.shape.num_layers, " rising ones >= 0");
 }
 
 const char* ReduceName(wire::Reduce reduce) {
@@ -182,8 +170,8 @@ const char* ReduceName(wire::Reduce reduce) {
 // they came back.
 absl::Status CheckFits(const Run& run, const wire::Hello& hello) {
   const auto mismatch = [&run](const char* field, const auto& mine, const auto& theirs) {
-    return absl::FailedPreconditionError(absl::StrCat(
-        "hello: ", field, " is ", mine, ", the other ranks of run ", run.name, " have ", theirs));
+    return FailedPrecondition("hello: ", field, " is ", mine, ", the other ranks of run ", run.name,
+                              " have ", theirs);
   };
   const std::string shape = ShapeText(hello.shape);
   if (const std::string theirs = ShapeText(run.shape); shape != theirs) {
@@ -222,24 +210,21 @@ absl::Status CheckBinding(const Run& run, const wire::Hello& hello) {
   if (rank.nonce == hello.nonce) {
     // A message of a cut stream may be read after the Hello of the next stream.
     if (hello.session_number >= rank.session_number) return absl::OkStatus();
-    return absl::AbortedError(absl::StrCat("hello: session_number is ", hello.session_number,
-                                           ", this process has opened session ",
-                                           rank.session_number, " since"));
+    return Aborted("hello: session_number is ", hello.session_number,
+                   ", this process has opened session ", rank.session_number, " since");
   }
   if (rank.session != 0) {
     return absl::AlreadyExistsError(absl::StrCat("DUPLICATE_RANK: another process speaks for rank ",
                                                  hello.rank, " of run ", run.name));
   }
-  return absl::FailedPreconditionError(absl::StrCat("another process spoke for rank ", hello.rank,
-                                                    " of run ", run.name,
-                                                    "; a restarted rank needs a new run"));
+  return FailedPrecondition("another process spoke for rank ", hello.rank, " of run ", run.name,
+                            "; a restarted rank needs a new run");
 }
 
 void BindSession(DecisionContext& context, Sender sender, const wire::Hello& hello) {
   Run& run = sender.run;
   Rank& rank = sender.rank;
-  CloseRank(context, run, rank,
-            absl::AbortedError("replaced by a newer session of the same process"));
+  CloseRank(context, run, rank, Aborted("replaced by a newer session of the same process"));
   if (!rank.said_hello) ++run.num_hello;
   if (rank.finished) --run.num_finished;
   ++run.num_connected;
@@ -356,7 +341,7 @@ void TellStoreBehind(DecisionContext& context, Job& job, const wire::Hello& hell
 }
 
 absl::Status Admit(DecisionContext& context, SessionId session, const wire::Hello& hello) {
-  if (context.state.draining) return absl::UnavailableError("the daemon drains; retry later");
+  if (context.state.draining) return Unavailable("the daemon drains; retry later");
   EPLB_RETURN_IF_ERROR(CheckHello(hello, context.state.config));
   EPLB_RETURN_IF_ERROR(CheckRaises(context.state, hello));
   EPLB_ASSIGN_OR_RETURN(Job * job, FindOrAddJob(context, hello.job));
@@ -378,8 +363,8 @@ absl::Status Admit(DecisionContext& context, SessionId session, const wire::Hell
 void NoteRefusedJob(DecisionContext& context, const std::string& name, const std::string& why) {
   if (!wire::CheckPlainName("job", name).ok()) return;
   std::deque<RefusedJob>& refusals = context.state.refusals;
-  const auto found = std::find_if(refusals.begin(), refusals.end(),
-                                  [&name](const RefusedJob& one) { return one.job == name; });
+  const auto found =
+      std::ranges::find_if(refusals, [&name](const RefusedJob& one) { return one.job == name; });
   RefusedJob refused{.job = name, .reason = why, .count = 1, .at = context.now};
   if (found != refusals.end()) {
     refused.count += found->count;
@@ -417,7 +402,7 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config) {
   EPLB_RETURN_IF_ERROR(CheckNames(hello));
   EPLB_RETURN_IF_ERROR(CheckNumbers(hello));
   if (const absl::Status shape = Topology::Make(hello.shape).status(); !shape.ok()) {
-    return absl::InvalidArgumentError(absl::StrCat("hello: shape: ", std::string(shape.message())));
+    return InvalidInput("hello: shape: ", std::string(shape.message()));
   }
   EPLB_RETURN_IF_ERROR(CheckSize(hello.shape));
   EPLB_RETURN_IF_ERROR(CheckModelLayers(hello));

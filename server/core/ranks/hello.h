@@ -1,6 +1,5 @@
 // The first message of a session: who may speak for a rank.
-#ifndef EPLB_SERVER_CORE_RANKS_HELLO_H_
-#define EPLB_SERVER_CORE_RANKS_HELLO_H_
+#pragma once
 
 #include "absl/status/status.h"
 
@@ -19,5 +18,3 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config);
 void HandleHello(DecisionContext& context, SessionId session, const wire::Hello& hello);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_RANKS_HELLO_H_

@@ -26,9 +26,9 @@ int64_t CommonPeriod(const Run& run, int32_t wanted) {
 }
 
 bool AllHave(const Run& run, int32_t report_every) {
-  return run.report_every == report_every &&
-         std::all_of(run.ranks.begin(), run.ranks.end(),
-                     [&](const Rank& rank) { return rank.report_every == report_every; });
+  return run.report_every == report_every && std::ranges::all_of(run.ranks, [&](const Rank& rank) {
+           return rank.report_every == report_every;
+         });
 }
 
 void Adjust(ReportOverload& load, bool overloaded, absl::Time now) {

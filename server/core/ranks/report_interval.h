@@ -1,7 +1,6 @@
 // How long the ranks' load windows are: what the configuration says, longer while the daemon cannot
 // keep up.
-#ifndef EPLB_SERVER_CORE_RANKS_REPORT_INTERVAL_H_
-#define EPLB_SERVER_CORE_RANKS_REPORT_INTERVAL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -32,5 +31,3 @@ void CheckReportInterval(DecisionContext& context, Job& job);
 void RepeatReportInterval(DecisionContext& context, Sender sender);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_RANKS_REPORT_INTERVAL_H_

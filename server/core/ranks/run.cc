@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "server/core/decisions/plans.h"
@@ -39,12 +40,8 @@ void AbandonWork(DecisionContext& context, Job& job, const std::string& why) {
 }
 
 absl::Status Replaced(const Run& old, const Run& fresh, bool yields) {
-  if (!yields) {
-    return absl::FailedPreconditionError(
-        absl::StrCat("run ", old.name, " was replaced by ", fresh.name));
-  }
-  return absl::AbortedError(
-      absl::StrCat("run ", old.name, " makes way for ", fresh.name, "; retry later"));
+  if (!yields) return FailedPrecondition("run ", old.name, " was replaced by ", fresh.name);
+  return Aborted("run ", old.name, " makes way for ", fresh.name, "; retry later");
 }
 
 // How long the run may take to tell its first steps. One that goes on is as fast as it was. The
@@ -58,7 +55,7 @@ absl::Duration FirstPatience(const DecisionContext& context, const Job& job, boo
 
 bool IsAwaySince(const Run& run, absl::Time since) {
   if (run.num_hello - run.num_connected <= run.num_finished) return false;
-  return std::any_of(run.ranks.begin(), run.ranks.end(), [since](const Rank& rank) {
+  return std::ranges::any_of(run.ranks, [since](const Rank& rank) {
     return rank.said_hello && rank.session == 0 && !rank.finished && rank.away_since < since;
   });
 }
@@ -220,7 +217,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::Goodbye& goodby
     const std::string reason = FailureReason(sender.run);
     if (!sender.is_current()) {
       RememberGone(job, sender.run.name, 0);
-      DropCandidate(context, job, absl::FailedPreconditionError(reason));
+      DropCandidate(context, job, FailedPrecondition(reason));
     } else {
       EndRun(context, job, RunEnding::kFailed, reason);
     }
@@ -234,7 +231,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::Goodbye& goodby
   if (!sender.is_current()) {
     if (!all) return;
     RememberGone(job, sender.run.name, 0);
-    DropCandidate(context, job, absl::FailedPreconditionError(finished));
+    DropCandidate(context, job, FailedPrecondition(finished));
   } else if (all) {
     EndRun(context, job, RunEnding::kFinished, finished);
   } else if (job.proposal) {
@@ -265,7 +262,7 @@ void EndLostRuns(DecisionContext& context, Job& job) {
   const absl::Time since = context.now - grace;
   if (job.candidate && IsAwaySince(*job.candidate, since)) {
     // Its other ranks come back and gather again.
-    DropCandidate(context, job, absl::AbortedError(LossReason(*job.candidate, grace, context.now)));
+    DropCandidate(context, job, Aborted(LossReason(*job.candidate, grace, context.now)));
   }
   // In QUARANTINE nothing is proposed anyway, and coming back must not end it.
   if (job.phase != Phase::kQuarantine && job.current && job.current->ending == Ending::kLive &&

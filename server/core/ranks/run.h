@@ -1,6 +1,5 @@
 // Beginning and end of a job's runs.
-#ifndef EPLB_SERVER_CORE_RANKS_RUN_H_
-#define EPLB_SERVER_CORE_RANKS_RUN_H_
+#pragma once
 
 #include <string>
 
@@ -42,5 +41,3 @@ void Handle(DecisionContext& context, Sender sender, const wire::Moved& moved);
 void EndLostRuns(DecisionContext& context, Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_RANKS_RUN_H_

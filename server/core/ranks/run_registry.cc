@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/ranks/run.h"
@@ -29,8 +30,8 @@ bool IsGathered(const Run& run) { return run.num_hello == run.world_size(); }
 bool IsHere(const Run& run) { return run.num_connected == run.world_size(); }
 
 bool IsGone(const Job& job, const std::string& name) {
-  return std::any_of(job.ended_runs.begin(), job.ended_runs.end(),
-                     [&name](const wire::EndedRun& one) { return one.run_id == name; });
+  return std::ranges::any_of(job.ended_runs,
+                             [&name](const wire::EndedRun& one) { return one.run_id == name; });
 }
 
 // Names of runs are forgotten only when so many later ones are gone. One with a lower number
@@ -38,11 +39,10 @@ bool IsGone(const Job& job, const std::string& name) {
 // newcomer here.
 bool IsForgotten(const Job& job, const wire::Hello& hello) {
   if (hello.run_number == 0 || job.ended_runs.size() < wire::kMaxEndedRuns) return false;
-  return hello.run_id != job.remembered && std::all_of(job.ended_runs.begin(), job.ended_runs.end(),
-                                                       [&hello](const wire::EndedRun& one) {
-                                                         return one.run_number == 0 ||
-                                                                hello.run_number < one.run_number;
-                                                       });
+  return hello.run_id != job.remembered &&
+         std::ranges::all_of(job.ended_runs, [&hello](const wire::EndedRun& one) {
+           return one.run_number == 0 || hello.run_number < one.run_number;
+         });
 }
 
 std::string OwnerText(const Job& job) {
@@ -69,13 +69,12 @@ absl::Status CheckMayCome(DecisionContext& context, Job& job, const wire::Hello&
     if (!is_newest && job.remembered != hello.run_id && job.run_number > 0) {
       why = absl::StrCat("; the job belongs to ", OwnerText(job));
     }
-    return absl::FailedPreconditionError(
-        absl::StrCat("run ", hello.run_id, " of job ", job.name, " has ended", why, kStartAnew));
+    return FailedPrecondition("run ", hello.run_id, " of job ", job.name, " has ended", why,
+                              kStartAnew);
   }
   if (IsForgotten(job, hello)) {
-    return absl::FailedPreconditionError(absl::StrCat("run ", hello.run_number, " (", hello.run_id,
-                                                      ") of job ", job.name, " was replaced by ",
-                                                      OwnerText(job), kStartAnew));
+    return FailedPrecondition("run ", hello.run_number, " (", hello.run_id, ") of job ", job.name,
+                              " was replaced by ", OwnerText(job), kStartAnew);
   }
   return absl::OkStatus();
 }
@@ -120,13 +119,12 @@ absl::StatusOr<Run*> AddCandidate(DecisionContext& context, Job& job, Run fresh,
     const std::string why = WhyGivesWay(context, *job.candidate, fresh, take_over);
     if (why.empty()) {
       const std::string waits = CandidateWaitsFor(job, context.now);
-      return absl::AbortedError(absl::StrCat("run ", job.candidate->name, " of job ", job.name,
-                                             " registered earlier and waits for ",
-                                             waits.empty() ? "its turn" : waits, "; retry later"));
+      return Aborted("run ", job.candidate->name, " of job ", job.name,
+                     " registered earlier and waits for ", waits.empty() ? "its turn" : waits,
+                     "; retry later");
     }
     DropCandidate(context, job,
-                  absl::AbortedError(absl::StrCat("run ", fresh.name, " of job ", job.name, " ",
-                                                  why, "; retry later")));
+                  Aborted("run ", fresh.name, " of job ", job.name, " ", why, "; retry later"));
   }
   job.candidate = std::move(fresh);
   return &*job.candidate;
@@ -163,9 +161,8 @@ absl::StatusOr<Run*> FindOrAddRun(DecisionContext& context, Job& job, const wire
 
 bool WasReplaced(const Job& job, const wire::Hello& hello) {
   if (hello.run_id == job.remembered) return false;
-  const auto gone =
-      std::find_if(job.ended_runs.begin(), job.ended_runs.end(),
-                   [&hello](const wire::EndedRun& one) { return one.run_id == hello.run_id; });
+  const auto gone = std::ranges::find_if(
+      job.ended_runs, [&hello](const wire::EndedRun& one) { return one.run_id == hello.run_id; });
   if (gone != job.ended_runs.end())
     return gone->run_number > 0 && gone->run_number < job.run_number;
   return IsForgotten(job, hello);
@@ -206,9 +203,7 @@ void ServeCandidate(DecisionContext& context, Job& job) {
 
 int64_t NumberOf(const Job& job, const Run& run) {
   const bool is_owner = run.name == job.remembered && job.run_number > 0;
-  if (is_owner || run.claimed > job.run_number) {
-    return std::max(run.claimed, job.run_number);
-  }
+  if (is_owner || run.claimed > job.run_number) return std::max(run.claimed, job.run_number);
   return job.run_number + 1;
 }
 

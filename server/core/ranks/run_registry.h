@@ -1,13 +1,11 @@
 // Which run a job belongs to. Runs are numbered in the order in which they became the job's
 // own: a lower one never comes back. A newcomer waits while the steps of the current one advance.
-#ifndef EPLB_SERVER_CORE_RANKS_RUN_REGISTRY_H_
-#define EPLB_SERVER_CORE_RANKS_RUN_REGISTRY_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
 #include <string>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -45,5 +43,3 @@ int64_t NumberOf(const Job& job, const Run& run);
 std::optional<RunView> CandidateOf(const Config& config, const Job& job, absl::Time now);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_RANKS_RUN_REGISTRY_H_

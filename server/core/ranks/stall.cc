@@ -1,9 +1,7 @@
 #include "server/core/ranks/stall.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <initializer_list>
-#include <optional>
 #include <utility>
 #include <vector>
 
@@ -13,7 +11,6 @@
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
-#include "server/core/state/decision_context.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/sentences.h"
 #include "server/core/state/state.h"
@@ -129,9 +126,9 @@ std::string BehindText(const Job& job, int64_t due, absl::Time now) {
     if (RefusesRanks(job, now)) absl::StrAppend(&text, "; ", job.turned_away);
   }
   if (dropped > 0) {
-    absl::StrAppend(&text, "; ", dropped,
-                    " reports were dropped, of ranks that send more than "
-                    "limits.messages_per_second");
+    absl::StrAppend(
+        &text, "; ", dropped,
+        " reports were dropped, of ranks that send more than limits.messages_per_second");
   }
   return text;
 }
@@ -199,9 +196,9 @@ std::vector<const Plan*> NewestProposals(const Job& job) {
 Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
   const std::vector<const Plan*> proposals = NewestProposals(job);
   const auto failed = [](const Plan* plan) { return plan->result != PlanResult::kCommitted; };
-  const auto in_a_row = std::find_if_not(proposals.begin(), proposals.end(), failed);
+  const auto in_a_row = std::ranges::find_if_not(proposals, failed);
   const auto count = in_a_row - proposals.begin();
-  const auto most = std::count_if(proposals.begin(), proposals.end(), failed);
+  const auto most = std::ranges::count_if(proposals, failed);
   const bool often = std::ssize(proposals) == kProposalsLookedAt && 2 * most > kProposalsLookedAt;
   if (count == 0 || (count < kWithdrawnInARow && !often)) return {};
   std::string text =

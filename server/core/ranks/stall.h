@@ -1,7 +1,6 @@
 // Detects that balancing has stopped although the job trains, and which part stopped it, where no
 // state shows it.
-#ifndef EPLB_SERVER_CORE_RANKS_STALL_H_
-#define EPLB_SERVER_CORE_RANKS_STALL_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -30,5 +29,3 @@ int64_t DueWindow(const Job& job);
 std::optional<double> CoverageNow(const Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_RANKS_STALL_H_

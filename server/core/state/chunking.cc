@@ -35,7 +35,7 @@ int64_t MostIncoming(const MigrationPlan& plan, const Topology& topology,
   for (const Transfer& transfer : plan.transfers) {
     incoming[static_cast<size_t>(transfer.destination.value)] += BytesOf(transfer, expert);
   }
-  return *std::max_element(incoming.begin(), incoming.end());
+  return *std::ranges::max_element(incoming);
 }
 
 absl::StatusOr<LayerMove> MoveOf(const Placement& incumbent, const Placement& candidate,
@@ -92,7 +92,7 @@ absl::StatusOr<PartialMove> Begin(const LayerPlacement& from, LayerMove move,
 // Rows per GPU that the pause allows if all rows are alike.
 int64_t RowsInPause(const LayerMove& move, const BoundaryLimits& limits) {
   const double share = limits.max_pause_seconds / KnownPause(move, limits);
-  const int64_t most = *std::max_element(move.rows.begin(), move.rows.end());
+  const int64_t most = *std::ranges::max_element(move.rows);
   return std::max<int64_t>(1, static_cast<int64_t>(share * static_cast<double>(most)));
 }
 
@@ -268,8 +268,8 @@ absl::Status Complete(const Placement& before, Chunk& chunk) {
 }
 
 int64_t LeastStagingRows(const Run& run) {
-  return std::min_element(
-             run.ranks.begin(), run.ranks.end(),
+  return std::ranges::min_element(
+             run.ranks,
              [](const Rank& a, const Rank& b) { return a.staging_rows < b.staging_rows; })
       ->staging_rows;
 }

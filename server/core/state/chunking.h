@@ -1,6 +1,5 @@
 // Costs of the layers of a migration one by one, and how many of them fit into one boundary.
-#ifndef EPLB_SERVER_CORE_STATE_CHUNKING_H_
-#define EPLB_SERVER_CORE_STATE_CHUNKING_H_
+#pragma once
 
 #include <cstdint>
 #include <limits>
@@ -100,5 +99,3 @@ inline constexpr int64_t kUnsaidStagingLayers = 4;  // the client library's defa
 int64_t RowsPerChunk(const Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_CHUNKING_H_

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -80,7 +79,7 @@ std::string SilentLayersText(const Run& run, const std::vector<int32_t>& reporte
   int64_t since = 0;
   for (int32_t layer = 0; layer < run.shape.num_layers; ++layer) {
     const auto counts = [layer](const auto& stage) { return stage[static_cast<size_t>(layer)]; };
-    if (std::any_of(counted.begin(), counted.end(), counts)) continue;
+    if (std::ranges::any_of(counted, counts)) continue;
     silent.push_back(layer);
     for (const int32_t rank : reporters) {
       since = std::max(since, Reporter(run, rank).SilentSince(layer));
@@ -115,7 +114,7 @@ std::string SilentRanksText(const Run& run, const std::vector<int32_t>& reporter
       since = std::max(since, reporter.SilentSince(layer));
     }
     if (missing.empty()) continue;
-    const bool all = std::ssize(missing) == std::count(of_stage.begin(), of_stage.end(), true);
+    const bool all = std::ssize(missing) == std::ranges::count(of_stage, true);
     Silent& silent = all ? whole : partial;
     silent.ranks.push_back(rank);
     silent.since = std::max(silent.since, since);
@@ -162,15 +161,15 @@ std::string NotCountingReason(const Job& job) {
   const Run& run = *job.current;
   const std::vector<int32_t> reporters = CurrentReporters(job);
   const auto counts_all = [&run](int32_t rank) { return run.ranks[rank].silent_since.empty(); };
-  if (std::all_of(reporters.begin(), reporters.end(), counts_all)) return "";
+  if (std::ranges::all_of(reporters, counts_all)) return "";
   CountedLayers counted = CountedByStage(run, reporters);
   std::vector<std::string> texts = {SilentLayersText(run, reporters, counted),
                                     SilentRanksText(run, reporters, counted)};
   std::erase(texts, "");
   if (texts.empty()) return "";
-  return absl::StrCat(absl::StrJoin(texts, "; "),
-                      "; look for forwards without gradients, or a missing call of "
-                      "record (docs/symptoms.md)");
+  return absl::StrCat(
+      absl::StrJoin(texts, "; "),
+      "; look for forwards without gradients, or a missing call of record (docs/symptoms.md)");
 }
 
 }  // namespace eplb::core

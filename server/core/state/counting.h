@@ -1,6 +1,5 @@
 // Which ranks and layers of a job count no tokens although steps advance.
-#ifndef EPLB_SERVER_CORE_STATE_COUNTING_H_
-#define EPLB_SERVER_CORE_STATE_COUNTING_H_
+#pragma once
 
 #include <string>
 
@@ -24,5 +23,3 @@ void NoteCounts(const wire::LoadReport& report, Rank& rank);
 std::string NotCountingReason(const Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_COUNTING_H_

@@ -1,6 +1,5 @@
 // One decision in the making, and the effects that every rule emits.
-#ifndef EPLB_SERVER_CORE_STATE_DECISION_CONTEXT_H_
-#define EPLB_SERVER_CORE_STATE_DECISION_CONTEXT_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -89,5 +88,3 @@ Undo UndoOf(const DecisionContext& context, const Job& job, int64_t ticket,
 void RaiseNextVersion(Job& job, int64_t version);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_DECISION_CONTEXT_H_

@@ -22,7 +22,7 @@ std::vector<int32_t> RanksCut(const Run& run, absl::Time until) {
     const Rank& rank = run.ranks[index];
     if (rank.cut && rank.away_since <= until) cut.push_back(index);
   }
-  std::stable_sort(cut.begin(), cut.end(), [&run](int32_t a, int32_t b) {
+  std::ranges::stable_sort(cut, [&run](int32_t a, int32_t b) {
     return run.ranks[a].away_since < run.ranks[b].away_since;
   });
   return cut;
@@ -45,7 +45,7 @@ std::string LostLater(const Run& run, const std::vector<int32_t>& cut) {
   std::vector<int32_t> later(cut.begin() + 1, cut.end());
   const absl::Duration within =
       run.ranks[later.back()].away_since - run.ranks[cut.front()].away_since;
-  std::sort(later.begin(), later.end());
+  std::ranges::sort(later);
   const bool all_others = std::ssize(cut) == run.world_size() && later.size() > 1;
   const std::string who =
       all_others ? absl::StrCat("the other ", later.size(), " ranks") : RankList(later);

@@ -3,8 +3,7 @@
 // A killed process closes its streams at once. The other ranks notice it by the error of a
 // collective, report that they failed, and hide the cause. A launcher then kills those that are
 // left. So the first stream that was cut before the first report is the cause; later cuts are not.
-#ifndef EPLB_SERVER_CORE_STATE_ENDING_H_
-#define EPLB_SERVER_CORE_STATE_ENDING_H_
+#pragma once
 
 #include <string>
 
@@ -40,5 +39,3 @@ const RunEnd* EndOf(const Job& job);
 RankState RankStateOf(const Run& run, const Rank& rank);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_ENDING_H_

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -45,7 +44,7 @@ std::optional<double> FixedPart(const KnownGpus& known, std::span<const double> 
   std::vector<size_t> order = known.gpus;
   const size_t half = order.size() / 2;
   if (order.size() < GpuSpeedEstimate::kLeastGpusForFixed) return std::nullopt;
-  std::sort(order.begin(), order.end(), [&tokens](size_t a, size_t b) {
+  std::ranges::sort(order, [&tokens](size_t a, size_t b) {
     return tokens[a] < tokens[b] || (tokens[a] == tokens[b] && a < b);
   });
   std::vector<double> slopes;
@@ -131,20 +130,20 @@ double GpuSpeedEstimate::fixed_part() const {
 }
 
 double GpuSpeedEstimate::SpeedOf(int32_t gpu) const {
-  const auto found = std::find_if(slow_.begin(), slow_.end(),
-                                  [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
+  const auto found =
+      std::ranges::find_if(slow_, [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
   return found == slow_.end() ? 1 : found->speed;
 }
 
 void GpuSpeedEstimate::Name(int32_t gpu, double speed) {
   std::erase_if(slow_, [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
   if (speed >= 1) return;
-  const auto after = std::find_if(slow_.begin(), slow_.end(),
-                                  [gpu](const wire::StatedSpeed& one) { return one.gpu > gpu; });
+  const auto after =
+      std::ranges::find_if(slow_, [gpu](const wire::StatedSpeed& one) { return one.gpu > gpu; });
   slow_.insert(after, {.gpu = gpu, .speed = speed});
   if (slow_.size() <= wire::kMaxNamedGpus) return;
-  slow_.erase(std::max_element(slow_.begin(), slow_.end(),
-                               [](const auto& a, const auto& b) { return a.speed < b.speed; }));
+  slow_.erase(std::ranges::max_element(
+      slow_, [](const auto& a, const auto& b) { return a.speed < b.speed; }));
 }
 
 std::string SpeedSentence(const GpuSpeedEstimate& estimate, const wire::StatedSpeed& slow) {

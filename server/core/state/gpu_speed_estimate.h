@@ -1,6 +1,5 @@
 // How fast the GPUs of a job are, as their ranks' step times show.
-#ifndef EPLB_SERVER_CORE_STATE_GPU_SPEED_ESTIMATE_H_
-#define EPLB_SERVER_CORE_STATE_GPU_SPEED_ESTIMATE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -79,5 +78,3 @@ class GpuSpeedEstimate {
 std::string SpeedSentence(const GpuSpeedEstimate& estimate, const wire::StatedSpeed& slow);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_GPU_SPEED_ESTIMATE_H_

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
 
-#include "proto/wire/messages.h"
 #include "proto/wire/names.h"
 #include "server/core/state/step_rate.h"
 
@@ -50,11 +49,10 @@ bool Fits(const wire::JobMemory& memory, const Job& job, const wire::Hello& hell
                        within(memory.last_decision_step.value_or(0), hello.step) &&
                        memory.report_seconds >= 0 && memory.report_seconds <= kMaxReportSeconds &&
                        memory.gap_seconds >= 0 && memory.gap_seconds <= kMaxReportSeconds;
-  const bool names =
-      wire::CheckPrintableName("run_id", memory.run_id).ok() &&
-      std::all_of(memory.gone.begin(), memory.gone.end(), [](const wire::EndedRun& gone) {
-        return wire::CheckPrintableName("gone", gone.run_id).ok();
-      });
+  const bool names = wire::CheckPrintableName("run_id", memory.run_id).ok() &&
+                     std::ranges::all_of(memory.gone, [](const wire::EndedRun& gone) {
+                       return wire::CheckPrintableName("gone", gone.run_id).ok();
+                     });
   return numbers && names && wire::CheckPatch(memory.settings).ok();
 }
 
@@ -98,9 +96,8 @@ void FollowQuarantine(DecisionContext& context, Job& job) {
 }  // namespace
 
 void AddGone(Job& job, const wire::EndedRun& gone) {
-  const auto known =
-      std::find_if(job.ended_runs.begin(), job.ended_runs.end(),
-                   [&gone](const wire::EndedRun& one) { return one.run_id == gone.run_id; });
+  const auto known = std::ranges::find_if(
+      job.ended_runs, [&gone](const wire::EndedRun& one) { return one.run_id == gone.run_id; });
   if (known != job.ended_runs.end()) {
     if (known->run_number == 0) known->run_number = gone.run_number;
     return;

@@ -1,7 +1,6 @@
 // State that a job must keep across restarts of its daemon, and the bounds of the numbers that a
 // rank can raise: versions, terms, runs and steps.
-#ifndef EPLB_SERVER_CORE_STATE_MEMORY_H_
-#define EPLB_SERVER_CORE_STATE_MEMORY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -53,5 +52,3 @@ void RecallFrom(DecisionContext& context, Job& job, const wire::Hello& hello);
 void BeginRun(Job& job, const std::string& run_id);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_MEMORY_H_

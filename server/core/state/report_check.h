@@ -1,6 +1,5 @@
 // Checks of a load report before it is added to a window.
-#ifndef EPLB_SERVER_CORE_STATE_REPORT_CHECK_H_
-#define EPLB_SERVER_CORE_STATE_REPORT_CHECK_H_
+#pragma once
 
 #include "absl/status/status.h"
 
@@ -16,5 +15,3 @@ namespace eplb::core {
 absl::Status CheckReport(const wire::LoadReport& report, const Topology& topology);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_REPORT_CHECK_H_

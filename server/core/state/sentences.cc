@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -42,9 +41,9 @@ std::string WaitingForRelease(const Job& job) {
     return absl::StrCat(RankList(ready, run.world_size()),
                         " to answer the Cancel of an earlier proposal");
   }
-  const auto newest = std::max_element(
-      run.ranks.begin(), run.ranks.end(),
-      [](const Rank& a, const Rank& b) { return a.running_version < b.running_version; });
+  const auto newest = std::ranges::max_element(run.ranks, [](const Rank& a, const Rank& b) {
+    return a.running_version < b.running_version;
+  });
   const auto behind = RanksWhere(
       run, [&newest](const Rank& rank) { return rank.running_version != newest->running_version; });
   if (!behind.empty()) {

@@ -1,6 +1,5 @@
 // Small pieces of the sentences that name ranks, steps and digests.
-#ifndef EPLB_SERVER_CORE_STATE_SENTENCES_H_
-#define EPLB_SERVER_CORE_STATE_SENTENCES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -34,5 +33,3 @@ std::string WorseText(const Windows& windows);
 std::string WaitingFor(const Job& job);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_SENTENCES_H_

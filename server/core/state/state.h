@@ -1,7 +1,6 @@
 // The state of the core: jobs, their runs and ranks, and the proposal in flight. Plain data; the
 // rules are in the files beside it.
-#ifndef EPLB_SERVER_CORE_STATE_STATE_H_
-#define EPLB_SERVER_CORE_STATE_STATE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -403,5 +402,3 @@ struct State {
 };
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_STATE_H_

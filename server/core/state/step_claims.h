@@ -1,6 +1,5 @@
 // Which of the steps that ranks report are believed: one rule for Hello, load reports and answers.
-#ifndef EPLB_SERVER_CORE_STATE_STEP_CLAIMS_H_
-#define EPLB_SERVER_CORE_STATE_STEP_CLAIMS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -42,5 +41,3 @@ StepClaim CheckHello(Run& run, int32_t rank, int64_t step, int64_t windows);
 StepClaim EvaluateStep(Run& run, int32_t rank, int64_t step, int64_t windows);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_STEP_CLAIMS_H_

@@ -1,7 +1,6 @@
 // How fast a run trains, and whether it still trains, from the times at which its ranks reported
 // steps. All ranks train in step, so the highest step of any rank stands for all of them.
-#ifndef EPLB_SERVER_CORE_STATE_STEP_RATE_H_
-#define EPLB_SERVER_CORE_STATE_STEP_RATE_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -69,5 +68,3 @@ bool HasRanksThatTrain(const Job& job);
 bool StepsAdvance(const Job& job, absl::Time now);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_STEP_RATE_H_

@@ -80,7 +80,7 @@ void GiveUpOverdue(Windows& windows, const wire::LoadReport& newest, const Windo
   const auto is_overdue = [&limits](const PendingWindow& window) {
     return window.began_at < limits.patient_since;
   };
-  while (std::count_if(pending.begin(), pending.end(), is_overdue) > limits.max_pending) {
+  while (std::ranges::count_if(pending, is_overdue) > limits.max_pending) {
     auto least = pending.end();
     for (auto window = pending.begin(); window != pending.end(); ++window) {
       const bool is_newest =
@@ -107,8 +107,7 @@ void Drop(PendingWindow& window, ReportOutcome& outcome) {
   window.earlier.clear();
   outcome.notes.push_back(
       {"window_dropped", absl::StrCat("steps ", window.first_step, "..", window.last_step,
-                                      " are dropped: the sum of their reports "
-                                      "is above 2^63-1")});
+                                      " are dropped: the sum of their reports is above 2^63-1")});
 }
 
 bool TellsTheSame(const wire::LoadReport& report, const PendingWindow& window) {
@@ -304,7 +303,7 @@ absl::StatusOr<Covered> Evaluate(PendingWindow& pending, const Windows& windows,
   std::shared_ptr<const GpuTokens> on_gpus = OnGpus(pending, windows.placements);
   std::shared_ptr<const SplitTokens> split = TakeSplit(pending);
   EPLB_ASSIGN_OR_RETURN(Load load, Load::FromCounts(std::move(pending.sum)));
-  const auto num_reported = std::count(pending.reported.begin(), pending.reported.end(), true);
+  const auto num_reported = std::ranges::count(pending.reported, true);
   Covered covered{.window = {.first_step = pending.first_step,
                              .last_step = pending.last_step,
                              .load = std::make_shared<const Load>(std::move(load)),
@@ -382,10 +381,10 @@ bool DropOne(Windows& windows, absl::Time patient_since) {
     return std::tuple(!is_overdue, NumReported(window),
                       is_overdue ? window.last_step : -window.last_step);
   };
-  Remove(windows, std::min_element(windows.pending.begin(), windows.pending.end(),
-                                   [&rank](const PendingWindow& a, const PendingWindow& b) {
-                                     return rank(a) < rank(b);
-                                   }));
+  Remove(windows, std::ranges::min_element(windows.pending,
+                                           [&rank](const PendingWindow& a, const PendingWindow& b) {
+                                             return rank(a) < rank(b);
+                                           }));
   return true;
 }
 
@@ -397,18 +396,17 @@ int32_t ReportersPerPipelineStage(const WindowLimits& limits) {
 bool IsCovered(const PendingWindow& window, const WindowLimits& limits) {
   const double share = limits.min_coverage * ReportersPerPipelineStage(limits);
   const int32_t least = std::max(1, static_cast<int32_t>(std::ceil(share - 1e-6)));
-  return std::all_of(window.num_reported.begin(), window.num_reported.end(),
-                     [least](int32_t reported) { return reported >= least; });
+  return std::ranges::all_of(window.num_reported,
+                             [least](int32_t reported) { return reported >= least; });
 }
 
 // The pending window of this range, made when there is none yet.
 std::deque<PendingWindow>::iterator Find(Windows& windows, const wire::LoadReport& report,
                                          const WindowLimits& limits) {
-  auto position = std::find_if(
-      windows.pending.begin(), windows.pending.end(), [&report](const PendingWindow& window) {
-        return window.last_step > report.last_step ||
-               (window.last_step == report.last_step && window.first_step >= report.first_step);
-      });
+  auto position = std::ranges::find_if(windows.pending, [&report](const PendingWindow& window) {
+    return window.last_step > report.last_step ||
+           (window.last_step == report.last_step && window.first_step >= report.first_step);
+  });
   if (position != windows.pending.end() && position->last_step == report.last_step &&
       position->first_step == report.first_step) {
     return position;

@@ -1,6 +1,5 @@
 // Load windows of a job: the ranks' reports summed over ranks, one window per range of steps.
-#ifndef EPLB_SERVER_CORE_STATE_WINDOWS_H_
-#define EPLB_SERVER_CORE_STATE_WINDOWS_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -9,7 +8,6 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
@@ -179,5 +177,3 @@ double MeasuredOver(const std::deque<Window>& windows, int64_t first_step, int64
                     SplitMode split, const GpuSpeeds* speeds);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_STATE_WINDOWS_H_

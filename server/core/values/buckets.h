@@ -1,6 +1,5 @@
 // Durations sorted into fixed buckets, as a plain value.
-#ifndef EPLB_SERVER_CORE_VALUES_BUCKETS_H_
-#define EPLB_SERVER_CORE_VALUES_BUCKETS_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -31,5 +30,3 @@ struct Buckets {
 };
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_BUCKETS_H_

@@ -1,6 +1,5 @@
 // Configuration of the core's decisions.
-#ifndef EPLB_SERVER_CORE_VALUES_CONFIG_H_
-#define EPLB_SERVER_CORE_VALUES_CONFIG_H_
+#pragma once
 
 #include <cstdint>
 #include <map>
@@ -10,7 +9,6 @@
 #include "absl/time/time.h"
 
 #include "placement/decision/cost.h"
-#include "placement/evaluate.h"
 #include "proto/wire/settings.h"
 
 namespace eplb::core {
@@ -62,5 +60,3 @@ absl::Time UnknownPausesEnd(std::optional<absl::Duration> age, absl::Time now);
 Settings SettingsOf(const Config& config, const std::string& job, const SettingsPatch& patch);
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_CONFIG_H_

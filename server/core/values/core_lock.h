@@ -1,6 +1,5 @@
 // The lock under which the core decides, given back while it computes.
-#ifndef EPLB_SERVER_CORE_VALUES_CORE_LOCK_H_
-#define EPLB_SERVER_CORE_VALUES_CORE_LOCK_H_
+#pragma once
 
 namespace eplb::core {
 
@@ -30,5 +29,3 @@ class ReadersIn {
 };
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_CORE_LOCK_H_

@@ -1,6 +1,5 @@
 // Counters of a core since it was made, for the metrics. Sums only rise.
-#ifndef EPLB_SERVER_CORE_VALUES_COUNTERS_H_
-#define EPLB_SERVER_CORE_VALUES_COUNTERS_H_
+#pragma once
 
 #include <algorithm>
 #include <array>
@@ -56,5 +55,3 @@ struct Counters {
 };
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_COUNTERS_H_

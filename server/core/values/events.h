@@ -1,10 +1,8 @@
 // Events into the core, and effects out of it.
-#ifndef EPLB_SERVER_CORE_VALUES_EVENTS_H_
-#define EPLB_SERVER_CORE_VALUES_EVENTS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <string>
 #include <variant>
 #include <vector>
@@ -129,5 +127,3 @@ struct Decision {
 };
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_EVENTS_H_

@@ -1,21 +1,18 @@
 #include "server/core/values/measured.h"
 
 #include <algorithm>
-#include <optional>
 #include <span>
 #include <utility>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
-#include "placement/evaluate.h"
 #include "placement/without_eplb.h"
 
 namespace eplb::core {
 
 void RunPlacements::Add(int64_t version, std::shared_ptr<const Placement> placement) {
-  const auto position = std::find_if(runs_.begin(), runs_.end(),
-                                     [version](const Run& run) { return run.version >= version; });
+  const auto position =
+      std::ranges::find_if(runs_, [version](const Run& run) { return run.version >= version; });
   if (position != runs_.end() && position->version == version) return;
   runs_.insert(position, {version, std::move(placement)});
   if (runs_.size() > kMax) runs_.pop_front();
@@ -26,8 +23,8 @@ void RunPlacements::DropBelow(int64_t version) {
 }
 
 const Placement* RunPlacements::Find(int64_t version) const {
-  const auto found = std::find_if(runs_.begin(), runs_.end(),
-                                  [version](const Run& run) { return run.version == version; });
+  const auto found =
+      std::ranges::find_if(runs_, [version](const Run& run) { return run.version == version; });
   return found == runs_.end() ? nullptr : found->placement.get();
 }
 

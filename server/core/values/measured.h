@@ -1,6 +1,5 @@
 // A load window on the GPUs: its tokens under the placements that its steps ran under.
-#ifndef EPLB_SERVER_CORE_VALUES_MEASURED_H_
-#define EPLB_SERVER_CORE_VALUES_MEASURED_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -101,5 +100,3 @@ struct Account {
 };
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_MEASURED_H_

@@ -1,6 +1,5 @@
 // Records of a job: decisions, ends of runs, changes by operators.
-#ifndef EPLB_SERVER_CORE_VALUES_RECORD_H_
-#define EPLB_SERVER_CORE_VALUES_RECORD_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -279,5 +278,3 @@ struct StoredEvent {
 };
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_RECORD_H_

@@ -1,6 +1,5 @@
 // Read-only views of a job.
-#ifndef EPLB_SERVER_CORE_VALUES_VIEWS_H_
-#define EPLB_SERVER_CORE_VALUES_VIEWS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -212,5 +211,3 @@ inline constexpr size_t kMaxPastWindows = 4096;  // figures kept of a job, in me
 inline constexpr size_t kMaxPastWindowsOfAll = size_t{1} << 16;  // 65,536 * 400 B = 26 MB
 
 }  // namespace eplb::core
-
-#endif  // EPLB_SERVER_CORE_VALUES_VIEWS_H_

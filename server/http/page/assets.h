@@ -1,6 +1,5 @@
 // The files of the web page, as they were when this program was built.
-#ifndef EPLB_SERVER_HTTP_PAGE_ASSETS_H_
-#define EPLB_SERVER_HTTP_PAGE_ASSETS_H_
+#pragma once
 
 #include <span>
 #include <string_view>
@@ -19,5 +18,3 @@ std::span<const PageAsset> PageAssets();
 const PageAsset* FindPageAsset(std::string_view name);
 
 }  // namespace eplb
-
-#endif  // EPLB_SERVER_HTTP_PAGE_ASSETS_H_

@@ -8,7 +8,7 @@
 
 #include "tests/client/rows/control/world.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 int32_t RunAllGather(void* all_gather, const void* bytes, size_t num_bytes, eplb_answers* answers) {
   const auto blobs = (*static_cast<AllGather*>(all_gather))(
@@ -160,4 +160,4 @@ int32_t CJob::Start() {
   return failed == codes.end() ? EPLB_OK : *failed;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,6 +1,5 @@
 // A rank of a small job that uses the client by its C ABI alone, with real expert memory.
-#ifndef EPLB_TESTS_CLIENT_C_C_RANK_H_
-#define EPLB_TESTS_CLIENT_C_C_RANK_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -14,7 +13,7 @@
 #include "client/c/eplb.h"
 #include "client/rows/control/control_channel.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // An eplb_all_gather whose user is a pointer to an AllGather.
 int32_t RunAllGather(void* all_gather, const void* bytes, size_t num_bytes, eplb_answers* answers);
@@ -81,6 +80,4 @@ class CJob {
   std::vector<std::unique_ptr<CRank>> ranks_;
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_C_C_RANK_H_
+}  // namespace eplb

@@ -15,8 +15,6 @@
 namespace eplb {
 namespace {
 
-using testing::CRank;
-using testing::ExpectInvalid;
 using ::testing::HasSubstr;
 
 absl::StatusOr<std::vector<std::string>> Alone(std::string_view bytes) {
@@ -40,7 +38,7 @@ class CallsTest : public ::testing::Test {
   eplb_client* client() { return rank_.client(); }
   // Calls every function that acts.
   std::vector<int32_t> ActWith(eplb_client* client) {
-    const int64_t counts[testing::kSmallExperts] = {};
+    const int64_t counts[kSmallExperts] = {};
     const std::vector<eplb_tensor> none;
     return {eplb_client_register_experts(client, none.data(), 0),
             eplb_client_check_experts(
@@ -50,8 +48,8 @@ class CallsTest : public ::testing::Test {
             eplb_client_reduce_gradients(client, nullptr, 0, nullptr),
             eplb_client_broadcast_weights(client, nullptr, 0, nullptr),
             eplb_client_expert_squares(client, nullptr, 0, nullptr, nullptr, 0),
-            eplb_client_record(client, 0, counts, testing::kSmallExperts),
-            eplb_client_record_split(client, 0, counts, testing::kSmallExperts),
+            eplb_client_record(client, 0, counts, kSmallExperts),
+            eplb_client_record_split(client, 0, counts, kSmallExperts),
             eplb_client_step_boundary(client, 0, nullptr, nullptr)};
   }
   std::vector<int32_t> ReadWith(eplb_client* client) {
@@ -81,7 +79,7 @@ TEST_F(CallsTest, NullClientIsInvalidArgumentEverywhere) {
   EXPECT_THAT(ActWith(nullptr), ::testing::Each(EPLB_INVALID_ARGUMENT));
   EXPECT_STREQ(eplb_client_message(nullptr), "step_boundary: client is NULL");
   EXPECT_THAT(ReadWith(nullptr), ::testing::Each(EPLB_INVALID_ARGUMENT));
-  EXPECT_EQ(eplb_client_connect(nullptr, &rank_.options, &testing::RunAllGather, nullptr),
+  EXPECT_EQ(eplb_client_connect(nullptr, &rank_.options, &RunAllGather, nullptr),
             EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_connect_through_daemon(nullptr, &rank_.options), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(eplb_client_on_wait(nullptr, nullptr, nullptr), EPLB_INVALID_ARGUMENT);
@@ -90,8 +88,7 @@ TEST_F(CallsTest, NullClientIsInvalidArgumentEverywhere) {
 }
 
 TEST_F(CallsTest, NullArgumentsAreNamed) {
-  EXPECT_EQ(eplb_client_connect(client(), nullptr, &testing::RunAllGather, nullptr),
-            EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_client_connect(client(), nullptr, &RunAllGather, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "options is NULL");
   EXPECT_EQ(eplb_client_connect(client(), &rank_.options, nullptr, nullptr), EPLB_INVALID_ARGUMENT);
   EXPECT_EQ(rank_.message(), "all_gather is NULL");
@@ -170,13 +167,12 @@ TEST_F(CallsTest, ProgramOfANewerHeaderWorksUnlessItAsksForMore) {
   options.known.struct_size = sizeof(options);
   AllGather all_gather = &Alone;
   options.unknown = 5;
-  EXPECT_EQ(eplb_client_connect(client(), &options.known, &testing::RunAllGather, &all_gather),
+  EXPECT_EQ(eplb_client_connect(client(), &options.known, &RunAllGather, &all_gather),
             EPLB_INVALID_ARGUMENT);
   EXPECT_THAT(rank_.message(), HasSubstr("options sets a field that this library, 0.1.0, does not "
                                          "know"));
   options.unknown = 0;
-  EXPECT_EQ(eplb_client_connect(client(), &options.known, &testing::RunAllGather, &all_gather),
-            EPLB_OK)
+  EXPECT_EQ(eplb_client_connect(client(), &options.known, &RunAllGather, &all_gather), EPLB_OK)
       << rank_.message();
   struct {
     eplb_placement known;
@@ -184,7 +180,7 @@ TEST_F(CallsTest, ProgramOfANewerHeaderWorksUnlessItAsksForMore) {
   } placement = {Sized<eplb_placement>(), 77};
   placement.known.struct_size = sizeof(placement);
   EXPECT_EQ(eplb_client_placement(client(), &placement.known), EPLB_OK);
-  EXPECT_EQ(placement.known.num_layers, testing::kSmallLayers);
+  EXPECT_EQ(placement.known.num_layers, kSmallLayers);
   EXPECT_EQ(placement.unknown, 0) << "what the library does not know is 0";
 }
 

@@ -12,16 +12,9 @@
 namespace eplb {
 namespace {
 
-using testing::CJob;
-using testing::CRank;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::SmallTopology;
-using testing::Swapped;
 
 constexpr int32_t kRanks = 4;  // 2 GPUs, 2 EP groups
 
@@ -49,7 +42,7 @@ TEST_F(CJobTest, RanksSwitchAtTheSameStepAndEveryRowIsRight) {
     });
     EXPECT_EQ(last.version, 7);
     EXPECT_EQ(last.reason, propose_.reason);
-    EXPECT_EQ(last.received_bytes, 2 * testing::kSmallRowBytes);
+    EXPECT_EQ(last.received_bytes, 2 * kSmallRowBytes);
     EXPECT_EQ(last.decided_last_step, 199);
     EXPECT_EQ(rank.WrongSlots(), 0);
     eplb_placement placement = {};
@@ -126,8 +119,8 @@ TEST_F(CJobTest, RowsAreCarriedToAnotherPlacementAndBack) {
   ASSERT_EQ(job.Start(), EPLB_OK) << eplb_last_message();
   job.Run([](CRank& rank) {
     std::vector<int32_t> falling;
-    for (int32_t layer = 0; layer < testing::kSmallLayers; ++layer) {
-      for (int32_t slot = testing::kSmallExperts; slot-- > 0;) falling.push_back(slot);
+    for (int32_t layer = 0; layer < kSmallLayers; ++layer) {
+      for (int32_t slot = kSmallExperts; slot-- > 0;) falling.push_back(slot);
     }
     ASSERT_EQ(eplb_client_carry(rank.client(), falling.data(), falling.size(), nullptr), EPLB_OK)
         << rank.message();
@@ -184,7 +177,7 @@ TEST_F(CJobTest, RebuildThatThrowsIsDataLossWithItsText) {
 TEST_F(CJobTest, CheckExpertsPassesARightProbeAndNamesWhatAWrongOneSays) {
   const auto by_bytes = [](void* user, int32_t layer, int32_t slot, uint64_t* digest) {
     const auto& tensors = *static_cast<std::vector<const unsigned char*>*>(user);
-    *digest = tensors[static_cast<size_t>(layer)][slot * testing::kSmallRowBytes];
+    *digest = tensors[static_cast<size_t>(layer)][slot * kSmallRowBytes];
     return int32_t{EPLB_OK};
   };
   const auto by_slot = [](void*, int32_t, int32_t slot, uint64_t* digest) {

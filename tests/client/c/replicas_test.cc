@@ -11,9 +11,6 @@
 namespace eplb {
 namespace {
 
-using testing::CJob;
-using testing::CRank;
-
 // Two GPUs: slots 0..2 and 3..5; experts 0 and 1 are in slots 4 and 5, too.
 class CReplicasTest : public ::testing::Test {
  protected:
@@ -50,7 +47,7 @@ TEST_F(CReplicasTest, SumsBroadcastsAndSquaresCountAnExpertOnce) {
         << rank.message();
     const std::vector<double> sums[] = {{1 + 5, 2 + 6, 3}, {4, 5, 6}};
     EXPECT_EQ(gradient, sums[rank.rank()]);
-    std::vector<double> squares(size_t{testing::kSmallLayers} * testing::kSmallExperts, -1);
+    std::vector<double> squares(size_t{kSmallLayers} * kSmallExperts, -1);
     ASSERT_EQ(eplb_client_expert_squares(rank.client(), &rows, 1, nullptr, squares.data(),
                                          squares.size()),
               EPLB_OK)

@@ -13,14 +13,11 @@
 namespace eplb {
 namespace {
 
-using testing::CJob;
-using testing::CRank;
 using ::testing::Each;
 using ::testing::ElementsAre;
-using testing::ExpectInvalid;
 using ::testing::HasSubstr;
 
-constexpr int32_t kSplitExperts = testing::kSmallExperts;
+constexpr int32_t kSplitExperts = kSmallExperts;
 constexpr int32_t kSplitSlots = 6;  // two GPUs: experts 0 1 2 | 3 0 1
 constexpr int32_t kSplitGpus = 2;
 

@@ -14,14 +14,11 @@
 namespace eplb {
 namespace {
 
-using testing::CJob;
-using testing::CRank;
 using ::testing::ElementsAre;
-using testing::ExpectInvalid;
 using ::testing::HasSubstr;
 
 constexpr int32_t kTopK = 3;
-constexpr int32_t kExperts = testing::kSmallExperts;
+constexpr int32_t kExperts = kSmallExperts;
 constexpr int64_t kTokens = 333;
 
 template <class Id>
@@ -146,6 +143,11 @@ void TurnIsPlain() {
     choices.counters = nullptr;
     ASSERT_EQ(eplb_turn_tokens(&choices, kSlotOfExpert, slots.data()), EPLB_OK);
     EXPECT_EQ(slots, expected) << "in place, without counting";
+    std::vector<int64_t> alone(kExperts + 1);
+    choices.expert_ids = ids.data();
+    choices.counters = alone.data();
+    ASSERT_EQ(eplb_turn_tokens(&choices, nullptr, nullptr), EPLB_OK);
+    EXPECT_EQ(alone, counters) << "counts alone";
   }
 }
 

@@ -1,6 +1,5 @@
 // A job whose placement a plan changed, with a load window: what explain, top and diff tell of.
-#ifndef EPLB_TESTS_CLIENT_CLI_EXPLAINED_JOB_H_
-#define EPLB_TESTS_CLIENT_CLI_EXPLAINED_JOB_H_
+#pragma once
 
 #include <string>
 
@@ -51,5 +50,3 @@ class ExplainedJobTest : public FilesTest {
 };
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_TESTS_CLIENT_CLI_EXPLAINED_JOB_H_

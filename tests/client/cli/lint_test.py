@@ -50,7 +50,7 @@ BROKEN = {
     "id too large": (changed("physical_to_logical_map", 0, 3, 7), ["layer 0 slot 3 holds expert 7",
                                                                  "layer 0: expert 2 is in no slot"]),
     "id negative": (changed("physical_to_logical_map", 0, 0, -2), ["layer 0 slot 0 holds expert -2"]),
-    "id is real": (changed("physical_to_logical_map", 0, 0, 0.5), ["no integer"]),
+    "id is real": (changed("physical_to_logical_map", 0, 0, 0.5), ["physical_to_logical_map[0][0] is 0.5, expected an integer"]),
     "one slot empty": (changed("physical_to_logical_map", 0, 0, -1), ["layer 0 slot 0 holds -1, but GPU 0"]),
     "expert missing": (changed("physical_to_logical_map", 1, 2, 0), ["layer 1: expert 1 is in no slot"]),
     "count wrong": (changed("logical_replica_count", 1, 0, 1), ["logical_replica_count layer 1 expert 0 is 1"]),

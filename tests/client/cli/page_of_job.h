@@ -1,7 +1,6 @@
 // How tests of the three page units read a page: a document by its path. One header, because a
 // document's path is stated once.
-#ifndef EPLB_TESTS_CLIENT_CLI_PAGE_OF_JOB_H_
-#define EPLB_TESTS_CLIENT_CLI_PAGE_OF_JOB_H_
+#pragma once
 
 #include <string>
 
@@ -20,5 +19,3 @@ struct Page {
 };
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_TESTS_CLIENT_CLI_PAGE_OF_JOB_H_

@@ -191,11 +191,6 @@ TEST(RunReviewTest, ARunThatSplitsItsStepsHasFourLines) {
   EXPECT_THAT(text,
               AllOf(HasSubstr("Objective: exact split per batch."), Not(HasSubstr("deepseek"))));
   EXPECT_THAT(TextOf(SmallRun({})), HasSubstr("Objective: equal shares."));
-  const std::string picture = ReportPicture("demo", review);
-  for (const char* name : {"without EPLB, mean", "equal shares, same placements, mean",
-                           "this run, mean", "hindsight, mean"}) {
-    EXPECT_THAT(picture, HasSubstr(name));
-  }
 }
 
 // Both were decided on the same steps: the operator's rollback is not the balancer's second chunk.
@@ -255,20 +250,6 @@ TEST(ReportTextTest, WithoutEventsTheReportSaysThatPausesAreNotKnown) {
   EXPECT_THAT(TextOf(run), HasSubstr("known to the daemon alone"));
   run.events = LoggedEvents{"demo", {}};
   EXPECT_THAT(TextOf(run), AllOf(HasSubstr("changed nothing"), Not(HasSubstr("daemon alone"))));
-}
-
-TEST(ReportPictureTest, SwitchesAndHeldBackStepsAreMarked) {
-  RunDirectory run = SmallRun({{.step = 5}});
-  run.events = LoggedEvents{"demo", {EventAt(run, 8, "pause")}};
-  const std::string svg = ReportPicture("a<b", ReviewOf(run));
-  EXPECT_THAT(svg, AllOf(HasSubstr("<svg xmlns"), HasSubstr("Job a&lt;b"), HasSubstr("paused"),
-                         HasSubstr("this run, mean 0.800"), HasSubstr("without EPLB, mean 0.600"),
-                         HasSubstr("</svg>")));
-  size_t marks = 0;
-  for (size_t at = svg.find("<path"); at != std::string::npos; at = svg.find("<path", at + 1)) {
-    ++marks;
-  }
-  EXPECT_EQ(marks, 2u);  // one switch, one in the key
 }
 
 }  // namespace

@@ -1,6 +1,5 @@
 // A daemon's Query and Admin services in this process, whose answers a test sets.
-#ifndef EPLB_TESTS_CLIENT_CLI_SCRIPTED_QUERY_H_
-#define EPLB_TESTS_CLIENT_CLI_SCRIPTED_QUERY_H_
+#pragma once
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -135,5 +134,3 @@ class ExampleJobTest : public ::testing::Test {
 };
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_TESTS_CLIENT_CLI_SCRIPTED_QUERY_H_

@@ -2,8 +2,7 @@
 // steps. The static layout has GPU loads 20 and 4 (balancedness 0.6, slowdown 20 / 12); the other
 // placement has 12 and 12. An even step lasts 30 ms, so a static one 50 ms; a boundary takes 2 ms,
 // one that switches 10 ms; 5 ms of a step are work before it waits.
-#ifndef EPLB_TESTS_CLIENT_CLI_SMALL_RUN_H_
-#define EPLB_TESTS_CLIENT_CLI_SMALL_RUN_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -110,5 +109,3 @@ inline LoggedEvent EventAt(const RunDirectory& run, int64_t step, const std::str
 }
 
 }  // namespace eplb::cli
-
-#endif  // EPLB_TESTS_CLIENT_CLI_SMALL_RUN_H_

@@ -4,7 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 std::string NameOf(Point point) {
   static constexpr std::array<const char*, 9> kNames = {"before vote", "before post",  "after post",
@@ -31,4 +31,4 @@ std::string Fault::Name() const {
                       lasts > absl::ZeroDuration() ? absl::FormatDuration(lasts) : "");
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

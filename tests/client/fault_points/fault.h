@@ -1,13 +1,12 @@
 // A fault in a job of processes: its kind, its rank and its place in a migration.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
 
 #include "absl/time/time.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // In the order in which a migration passes them on one rank.
 enum class Point {
@@ -67,6 +66,4 @@ struct Fault {
 std::string NameOf(Point point);
 std::string NameOf(Strike strike);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_FAULT_H_
+}  // namespace eplb

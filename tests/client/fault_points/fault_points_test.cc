@@ -9,7 +9,7 @@
 
 #include "tests/client/fault_points/process_job.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 using ::testing::IsEmpty;
@@ -205,4 +205,4 @@ TEST(SharedFaultPointsTest, FlippedByteInStagingDropsTheChunk) {
 }
 
 }  // namespace
-}  // namespace eplb::testing
+}  // namespace eplb

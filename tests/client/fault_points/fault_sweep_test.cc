@@ -11,7 +11,7 @@
 
 #include "tests/client/fault_points/process_job.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 using ::testing::IsEmpty;
@@ -102,4 +102,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, GroupSweepTest,
 #endif
 
 }  // namespace
-}  // namespace eplb::testing
+}  // namespace eplb

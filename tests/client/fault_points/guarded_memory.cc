@@ -8,7 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 struct Shape {
@@ -130,4 +130,4 @@ void GuardedMemory::OpenForCommit(void (*on_second)()) {
   if (on_second == nullptr) Protect(PROT_READ | PROT_WRITE);
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

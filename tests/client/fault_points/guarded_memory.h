@@ -1,7 +1,6 @@
 // A rank's expert memory that only the training step and a commit may write: any other write
 // ends the process.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -10,7 +9,7 @@
 
 #include "client/client.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Every byte says layer, expert, tensor, position and the last step that trained it. One of a
 // process at a time.
@@ -37,6 +36,4 @@ class GuardedMemory {
   const int32_t num_local_slots_;
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_GUARDED_MEMORY_H_
+}  // namespace eplb

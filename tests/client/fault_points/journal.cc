@@ -9,7 +9,7 @@
 
 #include "absl/time/clock.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 bool Await(const std::function<bool()>& done) {
@@ -64,4 +64,4 @@ AllGather MakeSharedAllGather(SharedWorld& world, int32_t rank, int32_t world_si
   };
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,6 +1,5 @@
 // Reports of a rank's process, in memory that it shares with the test and that outlives it.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_JOURNAL_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_JOURNAL_H_
+#pragma once
 
 #include <array>
 #include <atomic>
@@ -10,7 +9,7 @@
 
 #include "client/rows/control/control_channel.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int32_t kMaxWorld = 32;
 inline constexpr int32_t kMaxSteps = 64;
@@ -69,6 +68,4 @@ SharedWorldPtr MakeSharedWorld();
 // Fails with DeadlineExceeded when the others do not come within 30 s. The world outlives it.
 AllGather MakeSharedAllGather(SharedWorld& world, int32_t rank, int32_t world_size);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_JOURNAL_H_
+}  // namespace eplb

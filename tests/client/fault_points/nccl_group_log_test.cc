@@ -18,7 +18,7 @@
 
 #include "tests/client/fault_points/process_job.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 using ::testing::IsEmpty;
@@ -80,4 +80,4 @@ TEST(NcclGroupLogTest, GroupsHaveOneSendAndOneReceiveAndBothEndsHaveThemInOneOrd
 }
 
 }  // namespace
-}  // namespace eplb::testing
+}  // namespace eplb

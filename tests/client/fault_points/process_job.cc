@@ -16,7 +16,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr absl::Duration kJobTimeout = absl::Seconds(100);
@@ -276,4 +276,4 @@ std::vector<std::string> Violations(const JobOutcome& outcome) {
   return wrong;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

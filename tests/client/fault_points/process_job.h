@@ -1,6 +1,5 @@
 // Jobs whose ranks are processes, and what must hold of every one of them whatever went wrong.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_PROCESS_JOB_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_PROCESS_JOB_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -8,7 +7,7 @@
 #include "tests/client/fault_points/journal.h"
 #include "tests/client/fault_points/rank_process.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 enum class Ending {
   kFinished,  // every rank made all its commits
@@ -44,6 +43,4 @@ std::vector<JobOutcome> RunJobs(const std::vector<JobSpec>& specs, size_t max_at
 //   all; every call returned within its deadlines; who ended names the victim; no rank hangs.
 std::vector<std::string> Violations(const JobOutcome& outcome);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_PROCESS_JOB_H_
+}  // namespace eplb

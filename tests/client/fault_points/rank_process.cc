@@ -15,7 +15,7 @@
 #include "tests/client/fault_points/striker.h"
 #include "tests/client/session/proposals.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr int32_t kLayers = 2;
@@ -170,4 +170,4 @@ void RunRank(const JobSpec& spec, int32_t rank, SharedWorld& world) {
   RankBody(spec, rank, world).Run();
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,7 +1,6 @@
 // One rank of a job, as a process: the real client over the TCP control channel and one of the
 // transports, which trains guarded memory and is told proposals by a script.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_RANK_PROCESS_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_RANK_PROCESS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -11,7 +10,7 @@
 #include "tests/client/fault_points/fault.h"
 #include "tests/client/fault_points/journal.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 enum class Rows { kShared, kTcp, kNccl };
 
@@ -33,6 +32,4 @@ struct JobSpec {
 // steps without one are run as well.
 void RunRank(const JobSpec& spec, int32_t rank, SharedWorld& world);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_RANK_PROCESS_H_
+}  // namespace eplb

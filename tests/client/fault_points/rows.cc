@@ -16,7 +16,7 @@
 #include "client/rows/transport_trial.h"
 #endif
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr int64_t kStagingBytes = int64_t{1} << 17;
@@ -78,4 +78,4 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t
                                   : MakeHostTransport(options, all_gather);
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

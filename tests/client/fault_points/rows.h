@@ -1,6 +1,5 @@
 // The transports under test, between processes and in host memory.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -12,13 +11,11 @@
 #include "client/rows/transport.h"
 #include "tests/client/fault_points/rank_process.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Collective. That of nccl is over the stand-in for libnccl.
 absl::StatusOr<std::unique_ptr<Transport>> MakeRows(const JobSpec& spec, int32_t rank,
                                                     const std::string& secret,
                                                     const AllGather& all_gather);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_ROWS_H_
+}  // namespace eplb

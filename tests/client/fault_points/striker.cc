@@ -11,7 +11,7 @@
 #include "base/monotonic_clock.h"
 #include "tests/client/faulty_channels.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr std::byte kNothingYet{0xA5};
@@ -171,4 +171,4 @@ std::unique_ptr<ControlChannel> MakeStrikingControl(std::unique_ptr<ControlChann
   return std::make_unique<StrikingControl>(std::move(inner), striker);
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

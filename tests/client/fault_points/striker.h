@@ -1,7 +1,6 @@
 // Brings the fault to its point, on the rank that is its victim: in the channels around the client
 // and in its memory.
-#ifndef EPLB_TESTS_CLIENT_FAULT_POINTS_STRIKER_H_
-#define EPLB_TESTS_CLIENT_FAULT_POINTS_STRIKER_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -12,7 +11,7 @@
 #include "tests/client/fault_points/guarded_memory.h"
 #include "tests/client/fault_points/journal.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // One of a process at a time, as its memory.
 class Striker {
@@ -48,6 +47,4 @@ std::unique_ptr<Transport> MakeStrikingTransport(std::unique_ptr<Transport> inne
 std::unique_ptr<ControlChannel> MakeStrikingControl(std::unique_ptr<ControlChannel> inner,
                                                     Striker& striker);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_FAULT_POINTS_STRIKER_H_
+}  // namespace eplb

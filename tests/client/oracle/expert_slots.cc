@@ -5,7 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr size_t kOptimizer = 3 * kParameters;  // floats of a slot
@@ -132,4 +132,4 @@ std::string ExpertSlots::Bytes(int32_t layer, int32_t local_slot) {
   return bytes;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,7 +1,6 @@
 // The memory of one rank: everything that belongs to the experts in its slots, and its description
 // for the client.
-#ifndef EPLB_TESTS_CLIENT_ORACLE_EXPERT_SLOTS_H_
-#define EPLB_TESTS_CLIENT_ORACLE_EXPERT_SLOTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -11,7 +10,7 @@
 #include "client/client.h"
 #include "tests/client/oracle/tiny_moe.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // The fp32 tensors lie one beside the other, slot by slot, as a fused optimizer keeps them: their
 // rows are strided. The weights and the numbers of updates are dense. The gains are derived.
@@ -49,6 +48,4 @@ class ExpertSlots {
 // The expert in a local slot.
 int32_t ExpertIn(const PlacementView& placement, int32_t layer, int32_t local_slot);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_ORACLE_EXPERT_SLOTS_H_
+}  // namespace eplb

@@ -15,7 +15,7 @@
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr int32_t kVoteEvery = 2;
@@ -349,4 +349,4 @@ Trained Train(const OracleOptions& options) {
   return trained;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

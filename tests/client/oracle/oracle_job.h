@@ -1,7 +1,6 @@
 // Trains the tiny mixture of experts on ranks that are threads, each with its client, its slots and
 // its part of the tokens, and migrates the experts meanwhile.
-#ifndef EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_
-#define EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -12,7 +11,7 @@
 #include "client/client.h"
 #include "tests/client/rows/transport_contract.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int64_t kOracleSteps = 24;
 // A switch after every fourth step: to a random permutation, and with the next one back.
@@ -41,6 +40,4 @@ struct Trained {
 
 Trained Train(const OracleOptions& options);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_ORACLE_ORACLE_JOB_H_
+}  // namespace eplb

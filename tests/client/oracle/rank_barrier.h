@@ -1,13 +1,12 @@
 // A barrier among the threads of a job. Who waits sleeps: std::barrier yields in a loop, which
 // costs a time slice at each meeting when the machine has more to do than cores.
-#ifndef EPLB_TESTS_CLIENT_ORACLE_RANK_BARRIER_H_
-#define EPLB_TESTS_CLIENT_ORACLE_RANK_BARRIER_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
 #include <mutex>
 
-namespace eplb::testing {
+namespace eplb {
 
 // Threads: safe. No rank waits for a rank that left.
 class RankBarrier {
@@ -42,6 +41,4 @@ class RankBarrier {
   int64_t num_meetings_ = 0;
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_ORACLE_RANK_BARRIER_H_
+}  // namespace eplb

@@ -21,7 +21,7 @@
 #include "tests/client/rows/expert_world.h"
 #include "tests/client/session/proposals.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr int32_t kLayers = 2;
@@ -307,4 +307,4 @@ TEST(ReplicaOracleSelfTest, TheModelLearns) {
 }
 
 }  // namespace
-}  // namespace eplb::testing
+}  // namespace eplb

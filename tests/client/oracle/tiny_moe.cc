@@ -5,7 +5,7 @@
 #include <cmath>
 #include <numeric>
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 constexpr float kLearningRate = 1e-2f;
@@ -151,4 +151,4 @@ TokenVector TargetOf(const TokenVector& input) {
   return target;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

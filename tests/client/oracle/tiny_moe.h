@@ -1,14 +1,13 @@
 // A mixture of experts small enough for a test, with real arithmetic: routing, forward, backward
 // and Adam in fp32, weights in bf16 as copies of their fp32 masters. What an expert computes
 // depends on its own row and on the tokens it is given, in their order, and on nothing else.
-#ifndef EPLB_TESTS_CLIENT_ORACLE_TINY_MOE_H_
-#define EPLB_TESTS_CLIENT_ORACLE_TINY_MOE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
 #include <span>
 
-namespace eplb::testing {
+namespace eplb {
 
 inline constexpr int32_t kMoeLayers = 2;
 inline constexpr int32_t kMoeExperts = 8;
@@ -64,6 +63,4 @@ Route RouteToken(int32_t layer, const TokenVector& input);
 TokenVector InputOf(int64_t step, int32_t token);
 TokenVector TargetOf(const TokenVector& input);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_ORACLE_TINY_MOE_H_
+}  // namespace eplb

@@ -15,7 +15,7 @@
 #include "tests/client/oracle/tiny_moe.h"
 #include "tests/client/rows/paths/peer_world.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 using ::testing::Each;
@@ -160,4 +160,4 @@ TEST(CheckExpertsTest, CompleteRegistrationPassesAndTheTrainingDoesNotNotice) {
 }
 
 }  // namespace
-}  // namespace eplb::testing
+}  // namespace eplb

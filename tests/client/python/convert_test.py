@@ -101,6 +101,46 @@ class ConvertTest(unittest.TestCase):
     def test_a_matrix_is_one_step(self):
         self.assertEqual(len(self.convert({"logical_count": self.counts[0]})), 1)
 
+    def test_a_plain_tensor_of_counts(self):
+        self.assertEqual(self.convert(self.counts), self.convert(self.recorded()))
+
+    def test_choices_of_a_routing_replay_are_counted(self):
+        choices = torch.tensor([[[0, 3], [1, -1]], [[3, 2], [1, 0]]], dtype=torch.int16)
+        self.assertEqual(self.convert(choices, None, "--experts", "4"),
+                         [{"first_step": 0, "last_step": 0, "load": [[1, 0, 1, 2], [1, 2, 0, 0]]}])
+        torch.save(choices, self.dump)
+        done = self.run_convert(self.dump, self.out, "--experts", 3)
+        self.assertIn(f"{self.dump}: has expert 3 in layer 0, --experts is 3", done.stderr)
+
+    def traces(self, *ranks):
+        files = [self.directory / f"router_trace_rank{rank}.jsonl" for rank in range(len(ranks))]
+        for file, lines in zip(files, ranks):
+            file.write_text("".join(f"{line if isinstance(line, str) else json.dumps(line)}\n" for line in lines))
+        return files
+
+    def test_router_traces_are_summed_over_ranks(self):
+        def line(step, layer, indices, **more):
+            return {"step": step, "stage": "pre_dispatch", "block": "decoder", "layer": layer, "top_indices": indices, **more}
+
+        files = self.traces([line(7, 4, [[0, 1], [1, 2]]), line(7, 2, [[0, 1]]), line(7, 0, [[2, 1]], block="mtp", mtp_idx=0),
+                             line(9, 2, [[0, 2]])], [line(7, 2, [[0, 2]])])
+        self.assertEqual(self.run_convert(*files, self.out, "--experts", 3).stderr, "")
+        found = [json.loads(each)["load"] for each in self.out.read_text().splitlines()]
+        self.assertEqual(found, [[[2, 1, 1], [1, 2, 1], [0, 1, 1]], [[1, 0, 1], [0, 0, 0], [0, 0, 0]]])
+
+    def test_bad_router_traces_are_refused_by_line(self):
+        good = {"step": 0, "layer": 1, "top_indices": [[0]]}
+        for bad, words in (("{", "line 2 is no JSON"), ({**good, "step": -1}, "line 2 has no step, layer and top_indices"),
+                           ({**good, "top_indices": [[0], [1, 2]]}, "line 2 has top_indices that are no integers"),
+                           ({**good, "top_indices": [[9]]}, "line 2 has expert 9 in layer 1, --experts is 4")):
+            file, = self.traces([good, bad])
+            done = self.run_convert(file, self.out, "--experts", 4)
+            self.assertEqual((done.returncode, done.stderr[:len(f"eplb.convert: {file}: ")]), (2, f"eplb.convert: {file}: "))
+            self.assertIn(words, done.stderr)
+        file, = self.traces([])
+        self.assertIn("has no line", self.run_convert(file, self.out, "--experts", 4).stderr)
+        self.assertIn("give --experts", self.run_convert(*self.traces([good]), self.out).stderr)
+
     def test_several_dumps_are_one_trace(self):
         paths = [self.directory / f"dump_{number}.pt" for number in range(3)]
         for number, path in enumerate(paths):
@@ -150,7 +190,6 @@ class ConvertTest(unittest.TestCase):
 
     def test_what_is_no_recorder_dump_is_refused(self):
         self.refuse("has no key logical_count, its keys are 'records', 'rank'", write={"records": [], "rank": 1})
-        self.refuse("holds a ndarray", write=self.counts)
         self.refuse("logical_count that is a list", write={"logical_count": [[1]]})
         self.refuse("of shape [24]", write={"logical_count": self.counts.flatten()})
         self.refuse("of shape [0, 2, 4]", write={"logical_count": self.counts[:0]})

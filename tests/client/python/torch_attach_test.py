@@ -123,8 +123,14 @@ def save_in_static_order(rank, directory, endpoint):
     options = {"endpoint": endpoint, "job": "same", "vote_every": 2, "report_every": 4}
     trainer = trainers.Trainer(rank, 2, directory, "saving", eplb=options).run(STEPS, give_time)
     assert trainer.switches
+    name, _, _ = next(trainer.attached.named_expert_parameters())
+    assert name == "0.moe.experts.deepspeed_experts.{}.0.weight", name
+    moved = {(name, expert): value.clone() for name, expert, value in trainer.attached.named_expert_parameters()}
     with trainer.attached.static_order():
         trainer.save(str(directory))
+        for name, expert, value in trainer.attached.named_expert_parameters():
+            assert torch.equal(value, moved.pop((name, expert), value))
+    assert moved, "no expert was moved from its rank"
     trainer.attached.close()
     size = (directory / "layer_0_expert_0.pt").stat().st_size
     assert size < 6000, f"a file of one expert has {size} bytes, those of all local experts"

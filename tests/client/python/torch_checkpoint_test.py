@@ -62,6 +62,21 @@ class Trainer:
         return digests_of(self.model, self.optimizer)
 
 
+def expect_named_by_expert(attached):
+    """named_expert_parameters of all ranks together are the same while experts are moved and in static order."""
+    def named():
+        mine, of_all = {each[:2]: each[2].clone() for each in attached.named_expert_parameters()}, [None] * dist.get_world_size()
+        dist.all_gather_object(of_all, mine)
+        return mine, {key: value for each in of_all for key, value in each.items()}
+
+    here, moved = named()
+    with attached.static_order():
+        own, static = named()
+    assert sorted(moved) == sorted(static) and (set(here) != set(own) or dist.get_rank())
+    for key, value in static.items():
+        assert torch.equal(value, moved[key]), key
+
+
 def save(rank, world, directory, endpoint):
     """returns: losses and digests of a run without EPLB and of one with it; both have saved, the second also from a thread."""
     dist.init_process_group("cpu:gloo", f"file://{directory}/save", rank=rank, world_size=world)
@@ -76,6 +91,7 @@ def save(rank, world, directory, endpoint):
         if job:
             later.result(timeout=60)
             assert trainer.is_moved()
+            expect_named_by_expert(trainer.attached)
             refused = []
             for use in (lambda value: value.full_tensor(), lambda value: value + value, lambda value: torch.save(value, os.devnull)):
                 try:

@@ -7,7 +7,7 @@ import eplb
 import torch
 from torch import nn
 
-from eplb.torch import alike, calls, layers, pieces, state, watch
+from eplb.torch import alike, calls, layers, memory_watch, pieces, state
 from torch_parts_test import EXPERTS, Listed
 
 
@@ -32,7 +32,7 @@ class Parts:
     def watch(self):
         rows = [pieces.ExpertTensor(key, 0, "weight", [pieces.Piece(each) for each in family.parameters], EXPERTS)
                 for key, family in self.layer.families.items()]
-        return watch.Watch([self.layer], self.state, [*rows, *self.state.tensors(self.layer)])
+        return memory_watch.Watch([self.layer], self.state, [*rows, *self.state.tensors(self.layer)])
 
 
 class StateTest(unittest.TestCase):

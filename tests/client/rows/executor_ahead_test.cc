@@ -242,7 +242,7 @@ TEST_P(SentSumsTest, EveryByteThatWasSentHasAChecksum) {
 }
 
 // Moves rows and does not report their checksums.
-class SilentTransport final : public testing::ForwardingTransport {
+class SilentTransport final : public ForwardingTransport {
  public:
   using ForwardingTransport::ForwardingTransport;
   std::string_view name() const override { return "silent"; }

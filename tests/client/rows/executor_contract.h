@@ -1,7 +1,6 @@
 // The contract of the executor over every transport. The claims are in executor_contract.cc and run
 // against each kind that instantiates the suite.
-#ifndef EPLB_TESTS_CLIENT_ROWS_EXECUTOR_CONTRACT_H_
-#define EPLB_TESTS_CLIENT_ROWS_EXECUTOR_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -146,5 +145,3 @@ class ExecutorContractTest : public ::testing::TestWithParam<ExecutorKind> {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_EXECUTOR_CONTRACT_H_

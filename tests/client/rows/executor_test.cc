@@ -33,7 +33,7 @@ TEST(ExecutorFaultTest, DamagedRowFailsTheStageAndNoSlotChanges) {
   const Topology topology = MakeTopology(2, 8, 8, 4);
   EpGroup ep_group(topology, StateResidency::kEveryReplica, [](int32_t ranks, int64_t bytes) {
     Transports transports = MakeSharedMemoryWorld(ranks, bytes);
-    transports[2] = std::make_unique<testing::LossyTransport>(std::move(transports[2]));
+    transports[2] = std::make_unique<LossyTransport>(std::move(transports[2]));
     return transports;
   });
   const Placement current = RandomPlacement(random, topology);

@@ -1,7 +1,6 @@
 // Ranks with real expert memory. Each byte is a function of layer, expert, tensor and position, so
 // that every slot can be checked against a placement.
-#ifndef EPLB_TESTS_CLIENT_ROWS_EXPERT_WORLD_H_
-#define EPLB_TESTS_CLIENT_ROWS_EXPERT_WORLD_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -13,8 +12,6 @@
 #include "tests/placement/random_placement.h"
 
 namespace eplb {
-
-using testing::RandomPlacement;
 
 struct TensorShape {
   std::string name;
@@ -62,5 +59,3 @@ class ExpertMemory {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_EXPERT_WORLD_H_

@@ -1,7 +1,6 @@
 // A queue, a transport and a control channel that forward every call, for tests that change some
 // calls.
-#ifndef EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_
-#define EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -15,7 +14,7 @@
 #include "client/rows/transport.h"
 #include "cuda/row_queue.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 class ForwardingQueue : public cuda::RowQueue {
  public:
@@ -93,6 +92,4 @@ class ForwardingControl : public ControlChannel {
   const std::unique_ptr<ControlChannel> inner_;
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_FORWARDING_H_
+}  // namespace eplb

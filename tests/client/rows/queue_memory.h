@@ -1,7 +1,6 @@
 // Memory of a row queue's device that a test reads and writes from the host, whether or not the
 // host can touch it.
-#ifndef EPLB_TESTS_CLIENT_ROWS_QUEUE_MEMORY_H_
-#define EPLB_TESTS_CLIENT_ROWS_QUEUE_MEMORY_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -95,5 +94,3 @@ class QueueMemory {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_QUEUE_MEMORY_H_

@@ -1,6 +1,5 @@
 // Rows of many sizes between all ranks of a world.
-#ifndef EPLB_TESTS_CLIENT_ROWS_RANDOM_TRAFFIC_H_
-#define EPLB_TESTS_CLIENT_ROWS_RANDOM_TRAFFIC_H_
+#pragma once
 
 #include <algorithm>
 #include <cstdint>
@@ -79,5 +78,3 @@ inline Traffic RandomTraffic(std::mt19937& random, QueueMemory& memory, int32_t 
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_RANDOM_TRAFFIC_H_

@@ -1,7 +1,6 @@
 // The contract of replica rows over every transport. The claims are in replica_contract.cc and run
 // against each kind that instantiates the suite.
-#ifndef EPLB_TESTS_CLIENT_ROWS_REPLICA_CONTRACT_H_
-#define EPLB_TESTS_CLIENT_ROWS_REPLICA_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -69,5 +68,3 @@ class ReplicaContractTest : public ::testing::TestWithParam<TransportKind> {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_REPLICA_CONTRACT_H_

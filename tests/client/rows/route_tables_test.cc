@@ -27,7 +27,7 @@ Topology SmallTopology() {
 }
 
 // Copies like the host queue, and records its calls.
-class RecordingQueue : public testing::ForwardingQueue {
+class RecordingQueue : public ForwardingQueue {
  public:
   explicit RecordingQueue(std::vector<std::string>& calls)
       : ForwardingQueue(cuda::MakeHostRowQueue()), calls_(calls) {}
@@ -115,7 +115,7 @@ void ExpectRoutes(const RouteArrays& arrays, const Placement& placement) {
 
 TEST(RouteTablesTest, HoldsThePlacementFromTheStart) {
   std::mt19937_64 random(7);
-  const Placement placement = testing::RandomPlacement(random, SmallTopology());
+  const Placement placement = RandomPlacement(random, SmallTopology());
   const auto tables = RouteTables::Make(cuda::MakeHostRowQueue(), placement, kGpu);
   ASSERT_TRUE(tables.ok()) << tables.status();
   ExpectHolds((*tables)->arrays(), placement);
@@ -125,13 +125,13 @@ TEST(RouteTablesTest, HoldsThePlacementFromTheStart) {
 TEST(RouteTablesTest, AddressesStayAndContentsFollowOverManySwitches) {
   constexpr uint64_t kSeed = 8;
   std::mt19937_64 random(kSeed);
-  Placement placement = testing::RandomPlacement(random, SmallTopology());
+  Placement placement = RandomPlacement(random, SmallTopology());
   const auto tables = RouteTables::Make(cuda::MakeHostRowQueue(), placement, kGpu);
   ASSERT_TRUE(tables.ok()) << tables.status();
   const RouteArrays before = (*tables)->arrays();
   for (int round = 0; round < 50; ++round) {
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " round ", round));
-    const Placement other = testing::RandomPlacement(random, SmallTopology());
+    const Placement other = RandomPlacement(random, SmallTopology());
     std::vector<LayerId> layers;
     std::vector<LayerPlacement> changed;
     for (int32_t layer = 0; layer < 4; ++layer) {
@@ -157,7 +157,7 @@ TEST(RouteTablesTest, AddressesStayAndContentsFollowOverManySwitches) {
 
 TEST(RouteTablesTest, UploadsOnlyTheLayersGivenAndInTheStreamsOrder) {
   std::mt19937_64 random(9);
-  const Placement placement = testing::RandomPlacement(random, SmallTopology());
+  const Placement placement = RandomPlacement(random, SmallTopology());
   std::vector<std::string> calls;
   const auto tables = RouteTables::Make(std::make_unique<RecordingQueue>(calls), placement, kGpu);
   ASSERT_TRUE(tables.ok()) << tables.status();

@@ -1,6 +1,5 @@
 #include "client/rows/staging.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <map>

@@ -1,6 +1,5 @@
 // A queue whose device is slow, fails or damages what it copies.
-#ifndef EPLB_TESTS_CLIENT_ROWS_STUBBORN_QUEUE_H_
-#define EPLB_TESTS_CLIENT_ROWS_STUBBORN_QUEUE_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -34,7 +33,7 @@ struct Stubbornness {
   std::function<absl::Status(absl::Time deadline)> before_drain = {};
 };
 
-class StubbornQueue : public testing::ForwardingQueue {
+class StubbornQueue : public ForwardingQueue {
  public:
   explicit StubbornQueue(Stubbornness stubbornness,
                          std::unique_ptr<cuda::RowQueue> queue = cuda::MakeHostRowQueue())
@@ -147,5 +146,3 @@ class HangingDevice {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_STUBBORN_QUEUE_H_

@@ -1,6 +1,5 @@
 // A connection that takes no more bytes until its peer reads.
-#ifndef EPLB_TESTS_CLIENT_ROWS_STUFFED_LINK_H_
-#define EPLB_TESTS_CLIENT_ROWS_STUFFED_LINK_H_
+#pragma once
 
 #include <gtest/gtest.h>
 #include <sys/socket.h>
@@ -50,5 +49,3 @@ class StuffedLink {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_STUFFED_LINK_H_

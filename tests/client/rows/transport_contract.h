@@ -1,7 +1,6 @@
 // The contract of every Transport. The claims are in transport_contract.cc and
 // transport_contract_ends.cc and run against each kind that instantiates the suite.
-#ifndef EPLB_TESTS_CLIENT_ROWS_TRANSPORT_CONTRACT_H_
-#define EPLB_TESTS_CLIENT_ROWS_TRANSPORT_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -82,5 +81,3 @@ RowMoves ReceiveOne(RankId from, uint64_t post_id, int64_t bytes, int64_t offset
 RowMoves Nothing(uint64_t post_id);
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_TRANSPORT_CONTRACT_H_

@@ -11,7 +11,7 @@
 
 #include "tests/placement/history_job.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 using ::testing::Contains;
@@ -358,4 +358,4 @@ TEST(FindViolationsTest, RankWithTwoLogs) {
 }
 
 }  // namespace
-}  // namespace eplb::testing
+}  // namespace eplb

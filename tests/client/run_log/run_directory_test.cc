@@ -40,11 +40,13 @@ TEST_F(HistoryFileTest, EveryEventBecomesItsRecord) {
   const absl::StatusOr<RankHistory> history = ReadHistoryFile(path);
   ASSERT_TRUE(history.ok()) << history.status();
   EXPECT_EQ(history->rank, RankId{3});
-  using Kind = HistoryRecord::Kind;
-  std::vector<Kind> kinds;
+  using RecordKind = HistoryRecord::Kind;
+  std::vector<RecordKind> kinds;
   for (const HistoryRecord& record : history->records) kinds.push_back(record.kind);
-  EXPECT_THAT(kinds, ::testing::ElementsAre(Kind::kStart, Kind::kStep, Kind::kPrepared, Kind::kVote,
-                                            Kind::kCommit, Kind::kDrop, Kind::kStop));
+  EXPECT_THAT(kinds,
+              ::testing::ElementsAre(RecordKind::kStart, RecordKind::kStep, RecordKind::kPrepared,
+                                     RecordKind::kVote, RecordKind::kCommit, RecordKind::kDrop,
+                                     RecordKind::kStop));
   EXPECT_EQ(history->records[1].last_step, 7);
   EXPECT_TRUE(history->records[3].passed);
   EXPECT_EQ(history->records[4].version, 1);

@@ -13,9 +13,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using testing::ProposeTo;
-using testing::Running;
-using testing::Swapped;
 using wire::FailedCode;
 using wire::NackCode;
 
@@ -53,7 +50,7 @@ class MemberTest : public ::testing::Test {
     return member_.Decide(snapshot.values, messages_).outcome;
   }
 
-  const Placement base_ = Placement::Static(testing::SmallTopology());
+  const Placement base_ = Placement::Static(SmallTopology());
   const Placement target_ = Swapped(base_, 1, 0, 3);
   const wire::Propose propose_ = ProposeTo(Running(5, base_), target_, 8, 2);
   Member member_{Options(), Running(5, base_)};

@@ -3,7 +3,7 @@
 #include <memory>
 #include <utility>
 
-namespace eplb::testing {
+namespace eplb {
 
 RunningPlacement Running(int64_t version, const Placement& placement) {
   return {.version = version,
@@ -46,4 +46,4 @@ wire::Propose ProposeTo(const RunningPlacement& running, const Placement& target
   return propose;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,6 +1,5 @@
 // Proposals as a daemon makes them, for the tests of the session and of the client.
-#ifndef EPLB_TESTS_CLIENT_SESSION_PROPOSALS_H_
-#define EPLB_TESTS_CLIENT_SESSION_PROPOSALS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -8,7 +7,7 @@
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 RunningPlacement Running(int64_t version, const Placement& placement);
 
@@ -22,6 +21,4 @@ Placement Swapped(const Placement& placement, int32_t layer, int32_t slot, int32
 wire::Propose ProposeTo(const RunningPlacement& running, const Placement& target, int64_t version,
                         int64_t term);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_SESSION_PROPOSALS_H_
+}  // namespace eplb

@@ -19,7 +19,7 @@
 #include "eplb/v1/query.grpc.pb.h"
 #include "eplb/v1/session.grpc.pb.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 using Stream = grpc::ServerReaderWriter<v1::Down, v1::Up>;
@@ -231,4 +231,4 @@ bool ScriptedDaemon::Await(const std::function<bool()>& condition) const {
   return false;
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

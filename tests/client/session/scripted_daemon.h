@@ -1,6 +1,5 @@
 // An in-process daemon that says what a test tells it to, over real gRPC.
-#ifndef EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_
-#define EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -10,11 +9,10 @@
 #include <vector>
 
 #include "absl/status/status.h"
-#include "absl/time/time.h"
 
 #include "proto/wire/messages.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Serves eplb.v1.Balancer and eplb.v1.Query on the loopback. Every Hello is answered with Welcome;
 // all else is said by the test. Threads: safe.
@@ -84,6 +82,4 @@ class ScriptedDaemon {
   std::unique_ptr<Impl> impl_;
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_CLIENT_SESSION_SCRIPTED_DAEMON_H_
+}  // namespace eplb

@@ -17,12 +17,6 @@ namespace {
 
 using ::testing::ContainsRegex;
 using ::testing::HasSubstr;
-using testing::kTestRanks;
-using testing::ProposeTo;
-using testing::Running;
-using testing::ScriptedDaemon;
-using testing::StartedJob;
-using testing::TestRank;
 
 bool SessionSwitched(const BoundaryResult& result) { return result.switched; }
 bool SessionVoted(const BoundaryResult& result) { return result.voted; }
@@ -46,7 +40,7 @@ bool Becomes(const Client& client, bool connected) {
 }
 
 // Sessions of whole clients, against a daemon that says what the test tells it to.
-using SessionTest = testing::SwitchTest;
+using SessionTest = SwitchTest;
 
 TEST_F(SessionTest, HelloDescribesTheRank) {
   StartedJob job(daemon_.endpoint());

@@ -11,10 +11,6 @@
 namespace eplb {
 namespace {
 
-using testing::ProposeTo;
-using testing::Running;
-using testing::Swapped;
-
 class SharedMemberTest : public ::testing::Test {
  protected:
   static Member MakeMember(const Placement& base) {
@@ -28,7 +24,7 @@ class SharedMemberTest : public ::testing::Test {
     return {.first_step = step, .last_step = step, .counts = LoadMatrix::Zero(1, 1)};
   }
 
-  const Placement base_ = Placement::Static(testing::SmallTopology());
+  const Placement base_ = Placement::Static(SmallTopology());
   const Placement target_ = Swapped(base_, 0, 0, 2);
   std::vector<int64_t> prepared_;  // versions that became PREPARED
   SharedMember member_{MakeMember(base_), 100, [this](const Proposal& proposal, int64_t) {

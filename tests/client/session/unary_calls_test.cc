@@ -28,8 +28,6 @@ namespace eplb {
 
 namespace {
 
-using testing::ScriptedDaemon;
-
 int PortThatNobodyListensOn() { return ScriptedDaemon({}).port(); }
 
 // A daemon that begins to listen while it is asked.
@@ -142,7 +140,6 @@ TEST(QueryTest, OfSeveralDaemonsTheHighestReservationCounts) {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::ScriptedDaemon;
 
 ClientOptions OptionsOf(const std::string& endpoint, int32_t rank, int32_t world_size,
                         absl::Duration timeout) {

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <functional>
 #include <string>
 #include <vector>
@@ -14,9 +13,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::HotWindow;
-using testing::PricedAt;
-using testing::StartOfJob;
 
 // One window after the other, `hot` by its number; the current placement stays.
 Backtest RunOf(int windows, double price, const std::function<int32_t(int)>& hot,

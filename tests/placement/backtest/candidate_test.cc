@@ -1,9 +1,7 @@
 #include "placement/backtest/candidate.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <memory>
 #include <set>
 #include <string>

@@ -1,7 +1,6 @@
 // Windows of a small job for the tests of the back-test: 2 layers of 16 experts in 20 slots on 4
 // GPUs.
-#ifndef EPLB_TESTS_PLACEMENT_BACKTEST_LOADS_H_
-#define EPLB_TESTS_PLACEMENT_BACKTEST_LOADS_H_
+#pragma once
 
 #include <cstdint>
 #include <memory>
@@ -11,7 +10,7 @@
 #include "placement/placement.h"
 #include "placement/topology.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 inline Placement StartOfJob() {
   return Placement::Static(
@@ -33,6 +32,4 @@ inline Costs PricedAt(double seconds) {
   return costs;
 }
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_PLACEMENT_BACKTEST_LOADS_H_
+}  // namespace eplb

@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <string>
 #include <vector>
 
@@ -14,10 +13,7 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::HotWindow;
 using ::testing::IsEmpty;
-using testing::PricedAt;
-using testing::StartOfJob;
 
 // A planner with the windows of its job.
 struct PlannedJob {

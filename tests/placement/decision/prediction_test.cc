@@ -20,9 +20,6 @@
 namespace eplb {
 namespace {
 
-using testing::Pick;
-using testing::Random;
-
 // Two experts on two GPUs: the balancedness of a window is its mean / its larger cell.
 Placement Pair() {
   return Placement::Static(

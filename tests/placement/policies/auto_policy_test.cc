@@ -2,16 +2,11 @@
 
 #include <gtest/gtest.h>
 
-#include <memory>
-
 #include "placement/policies/registry.h"
 #include "tests/placement/random_placement.h"
 
 namespace eplb {
 namespace {
-
-using testing::Pick;
-using testing::Random;
 
 TEST(AutoPolicyTest, APlanWithoutAHistoryIsThatOfTheOtherPolicies) {
   Random random(11);

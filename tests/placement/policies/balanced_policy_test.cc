@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <cstdio>
 #include <set>
-#include <span>
 #include <string>
 #include <vector>
 
@@ -25,10 +24,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Pick;
-using testing::PolicyContractTest;
-using testing::Random;
-using testing::SmallWorld;
 
 constexpr uint64_t kBalancedPolicySeed = 20;
 constexpr double kRounding = 1 + 1e-9;
@@ -46,7 +41,7 @@ INSTANTIATE_TEST_SUITE_P(BalancedFlat, PolicyContractTest, ::testing::Values(&Ma
 INSTANTIATE_TEST_SUITE_P(BalancedFast, PolicyContractTest, ::testing::Values(&MakeFast));
 INSTANTIATE_TEST_SUITE_P(BalancedFastFlat, PolicyContractTest, ::testing::Values(&MakeFastFlat));
 
-Placement Solve(const BalancedOptions& options, const PolicyInput& input) {
+Placement Solve(const PolicyOptions& options, const PolicyInput& input) {
   absl::StatusOr<Placement> placement = MakeBalancedPolicy(options)->Solve(input);
   EXPECT_TRUE(placement.ok()) << placement.status();
   return placement.ok() ? *placement : Placement::Static(input.topology);
@@ -114,8 +109,8 @@ TEST(BalancedPolicyTest, NoLayerIsWorseThanDeepseekWithoutDuplicates) {
     SCOPED_TRACE(Describe(topology));
     const Load load = RandomLoad(random, topology);
     for (const Hierarchy hierarchy : {Hierarchy::kNone, Hierarchy::kStrict}) {
-      const auto reference = MakeDeepseekPolicy({.global = hierarchy == Hierarchy::kNone})
-                                 ->Solve({.load = load, .topology = topology});
+      const auto reference =
+          MakeDeepseekPolicy({.hierarchy = hierarchy})->Solve({.load = load, .topology = topology});
       ASSERT_TRUE(reference.ok()) << reference.status();
       const Placement own = Solve({.hierarchy = hierarchy, .effort = Effort::kFast},
                                   {.load = load, .topology = topology});
@@ -146,7 +141,7 @@ TEST(BalancedPolicyTest, NoLayerIsWorseThanThePreviousPlacement) {
       if (!LayerSolver::Check(topology, equal, {.hierarchy = hierarchy}).ok()) continue;
       const Placement previous = Solve({.hierarchy = hierarchy, .effort = Effort::kDefault},
                                        {.load = load, .topology = topology});
-      const BalancedOptions fast = {.hierarchy = hierarchy, .effort = Effort::kFast};
+      const PolicyOptions fast = {.hierarchy = hierarchy, .effort = Effort::kFast};
       const Placement alone = Solve(fast, {.load = load, .topology = topology});
       const Placement next =
           Solve(fast, {.load = load, .topology = topology, .previous = &previous});
@@ -270,7 +265,7 @@ TEST(BalancedPolicyTest, TheScaleOfALoadDoesNotMatter) {
 
 TEST(BalancedPolicyTest, ARefusalNamesTheNumbers) {
   const Load load = *Load::FromCounts(LoadMatrix::Constant(1, 9, 3));
-  const auto refusal = [&](const TopologyOptions& shape, const BalancedOptions& options,
+  const auto refusal = [&](const TopologyOptions& shape, const PolicyOptions& options,
                            const GpuSpeeds* speeds = nullptr) {
     const Topology topology = *Topology::Make(shape);
     const auto placement =

@@ -5,7 +5,6 @@
 
 #include <cmath>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "tests/placement/policy_contract.h"
@@ -15,11 +14,10 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::PolicyContractTest;
 
 std::unique_ptr<Policy> MakeStable() { return MakeDeepseekPolicy({}); }
 std::unique_ptr<Policy> MakeCompatGlobal() {
-  return MakeDeepseekPolicy({.tie_break = TieBreak::kCompat, .global = true});
+  return MakeDeepseekPolicy({.tie_break = TieBreak::kCompat, .hierarchy = Hierarchy::kNone});
 }
 INSTANTIATE_TEST_SUITE_P(DeepseekStable, PolicyContractTest, ::testing::Values(&MakeStable));
 INSTANTIATE_TEST_SUITE_P(DeepseekCompatGlobal, PolicyContractTest,
@@ -121,7 +119,7 @@ TEST(DeepseekPolicyTest, GlobalLooksAtNeitherGroupsNorNodes) {
   const Topology nodes = *Topology::Make(shape);
   const Topology no_nodes = *Topology::Make(flat);
   const auto global =
-      MakeDeepseekPolicy({.global = true})->Solve({.load = load, .topology = nodes});
+      MakeDeepseekPolicy({.hierarchy = Hierarchy::kNone})->Solve({.load = load, .topology = nodes});
   const auto hierarchical = MakeDeepseekPolicy({})->Solve({.load = load, .topology = nodes});
   const auto expected = MakeDeepseekPolicy({})->Solve({.load = load, .topology = no_nodes});
   EXPECT_EQ(Flat(global->physical_to_logical_map()), Flat(expected->physical_to_logical_map()));

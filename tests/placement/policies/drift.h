@@ -1,6 +1,5 @@
 // Loads of a router whose choices drift from window to window, the same on every machine.
-#ifndef EPLB_TESTS_PLACEMENT_POLICIES_DRIFT_H_
-#define EPLB_TESTS_PLACEMENT_POLICIES_DRIFT_H_
+#pragma once
 
 #include <algorithm>
 #include <cmath>
@@ -9,7 +8,7 @@
 
 #include "placement/load.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Loads that drift by about exp(sigma * normal) a window, as counts.
 class Drift {
@@ -40,6 +39,4 @@ class Drift {
   RealMatrix weight_;
 };
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_PLACEMENT_POLICIES_DRIFT_H_
+}  // namespace eplb

@@ -5,7 +5,6 @@
 
 #include <cstdio>
 #include <fstream>
-#include <random>
 #include <string>
 
 #include "placement/align.h"
@@ -21,9 +20,7 @@
 namespace eplb {
 namespace {
 
-using testing::Drift;
 using ::testing::HasSubstr;
-using testing::PolicyContractTest;
 
 // Asked for exact splits whatever its caller thinks of.
 class BatchFlow final : public Policy {

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <random>
 
 #include "placement/evaluate.h"
@@ -16,9 +15,7 @@
 namespace eplb {
 namespace {
 
-using testing::Drift;
 using ::testing::HasSubstr;
-using testing::PolicyContractTest;
 
 std::unique_ptr<Policy> MakeIt() { return MakeIncrementalPolicy({}); }
 std::unique_ptr<Policy> MakeFlatIncremental() {
@@ -219,7 +216,7 @@ TEST(IncrementalPolicyTest, TheHierarchyIsKept) {
   for (const Hierarchy hierarchy : {Hierarchy::kStrict, Hierarchy::kSoft}) {
     const auto draw = [&] {
       LoadMatrix counts(1, 16);
-      for (int64_t& cell : counts.reshaped()) cell = testing::Pick(random, 1, 5000);
+      for (int64_t& cell : counts.reshaped()) cell = Pick(random, 1, 5000);
       return *Load::FromCounts(counts);
     };
     const auto policy = MakeIncrementalPolicy({.hierarchy = hierarchy});
@@ -229,7 +226,7 @@ TEST(IncrementalPolicyTest, TheHierarchyIsKept) {
       SCOPED_TRACE(::testing::Message()
                    << "seed " << kIncrementalPolicySeed << " window " << window);
       const Load load = draw();
-      const int32_t unusable[] = {testing::Pick(random, 0, 7)};
+      const int32_t unusable[] = {Pick(random, 0, 7)};
       const GpuSpeeds speeds =
           window % 3 == 0 ? *GpuSpeeds::Make(8, {}, unusable) : GpuSpeeds::Equal(8);
       const auto next = policy->Solve(

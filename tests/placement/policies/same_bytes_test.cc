@@ -26,12 +26,12 @@ const Topology& SameBytesShape() {
 
 // Counts over three decades. No function of the C library, so that only the engine is compared.
 Load Skewed(uint64_t seed) {
-  testing::Random random(seed);
+  Random random(seed);
   LoadMatrix counts(3, 64);
   for (int64_t& cell : counts.reshaped()) {
-    cell = testing::Pick(random, 1, 100);
-    cell *= testing::Pick(random, 1, 100);  // one draw a statement: their order is fixed
-    cell *= testing::Pick(random, 1, 10);
+    cell = Pick(random, 1, 100);
+    cell *= Pick(random, 1, 100);  // one draw a statement: their order is fixed
+    cell *= Pick(random, 1, 10);
   }
   return *Load::FromCounts(counts);
 }

@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <fstream>
 #include <string>
 #include <vector>
@@ -21,8 +20,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Pick;
-using testing::Random;
 
 constexpr double kMostHarm = 0.005;   // part of the time without any move
 constexpr double kMostBehind = 0.02;  // part of that time behind the best candidate alone

@@ -9,7 +9,6 @@
 #include <filesystem>
 #include <fstream>
 #include <iterator>
-#include <limits>
 
 #include "placement/policies/registry.h"
 #include "tests/placement/random_placement.h"
@@ -20,8 +19,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Pick;
-using testing::Random;
 
 constexpr double kMostHarm = 0.005;  // part of the time without any move
 

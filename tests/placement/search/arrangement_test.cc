@@ -13,11 +13,6 @@
 namespace eplb {
 namespace {
 
-using testing::ExpectConsistent;
-using testing::Pick;
-using testing::Random;
-using testing::WhyIllegal;
-
 constexpr uint64_t kArrangementSeed = 12;
 constexpr int kDomains = 400;
 
@@ -31,11 +26,11 @@ void ForEachArrangement(int domains, const Check& check) {
   SCOPED_TRACE("seed " + std::to_string(kArrangementSeed));
   Random random(kArrangementSeed);
   for (int i = 0; i < domains; ++i) {
-    Domain domain = testing::RandomDomain(random, {.speeds = true, .duplicates = true});
-    SCOPED_TRACE(testing::Describe(domain));
+    Domain domain = RandomDomain(random, {.speeds = true, .duplicates = true});
+    SCOPED_TRACE(Describe(domain));
     Arrangement arrangement(domain);
-    Packer().Pack(testing::RandomCounts(random, domain), arrangement);
-    if (i % 2 == 1) testing::AddNodeAffinity(random, arrangement.experts(), domain);
+    Packer().Pack(RandomCounts(random, domain), arrangement);
+    if (i % 2 == 1) AddNodeAffinity(random, arrangement.experts(), domain);
     ASSERT_EQ(WhyIllegal(domain, arrangement.experts()), "");
     check(random, arrangement);
     if (::testing::Test::HasFailure()) return;
@@ -155,7 +150,7 @@ TEST(ArrangementTest, CopiesArriveAndLeaveWithinTheLimitsOfTheGpu) {
 }
 
 TEST(ArrangementTest, TheLastReplicaOnAffineNodeStays) {
-  Domain domain = testing::MakeDomain({4, 1, 1}, 6, 3);
+  Domain domain = MakeDomain({4, 1, 1}, 6, 3);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{0, 1, 0, 2, 0, 1});
   domain.affine_node_of_gpu = {0, 0, 1};
@@ -170,7 +165,7 @@ TEST(ArrangementTest, TheLastReplicaOnAffineNodeStays) {
 }
 
 TEST(ArrangementTest, AReplicaMovesToAnEmptySlot) {
-  const Domain domain = testing::MakeDomain({6, 2}, 4, 2);
+  const Domain domain = MakeDomain({6, 2}, 4, 2);
   Arrangement arrangement(domain);
   arrangement.Reset(std::vector<int32_t>{2, 2});
   arrangement.Put(0, 0);

@@ -7,7 +7,6 @@
 #include <array>
 #include <cmath>
 #include <cstdint>
-#include <string>
 #include <vector>
 
 #include "placement/evaluate.h"
@@ -58,15 +57,15 @@ int64_t SlotsNeeded(const LoadMatrix& counts, double most) {
 
 TEST(BoundTest, IsTheLeastThresholdThatTheSlotsAllow) {
   constexpr uint64_t kSeed = 70;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 1000; ++i) {
-    const int32_t experts = testing::Pick(random, 1, 20);
+    const int32_t experts = Pick(random, 1, 20);
     // One slot per GPU: the mean is never above the heaviest replica.
-    const int32_t slots = testing::Pick(random, experts, 3 * experts);
+    const int32_t slots = Pick(random, experts, 3 * experts);
     const Topology topology = *Topology::Make(
         {.num_layers = 1, .num_experts = experts, .num_slots = slots, .num_gpus = slots});
     LoadMatrix counts(1, experts);
-    for (int64_t& cell : counts.reshaped()) cell = testing::Pick(random, 1, 500);
+    for (int64_t& cell : counts.reshaped()) cell = Pick(random, 1, 500);
     const double bound = LowerBounds(*Load::FromCounts(counts), topology)->front();
     ASSERT_LE(SlotsNeeded(counts, bound * (1 + 1e-9)), slots) << "seed " << kSeed << " case " << i;
     ASSERT_GT(SlotsNeeded(counts, bound * (1 - 1e-9)), slots) << "seed " << kSeed << " case " << i;
@@ -75,14 +74,14 @@ TEST(BoundTest, IsTheLeastThresholdThatTheSlotsAllow) {
 
 TEST(BoundTest, NoRandomPlacementIsBelowIt) {
   constexpr uint64_t kSeed = 71;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 1000; ++i) {
-    const Topology topology = testing::RandomTopology(random);
+    const Topology topology = RandomTopology(random);
     RealMatrix estimates(topology.num_layers(), topology.num_experts());
-    for (double& cell : estimates.reshaped()) cell = testing::Pick(random, 0, 1000) / 7.0;
+    for (double& cell : estimates.reshaped()) cell = Pick(random, 0, 1000) / 7.0;
     const Load load = *Load::FromEstimates(estimates);
     const std::vector<double> bounds = *LowerBounds(load, topology);
-    const Evaluation found = *Evaluate(load, testing::RandomPlacement(random, topology));
+    const Evaluation found = *Evaluate(load, RandomPlacement(random, topology));
     for (size_t layer = 0; layer < bounds.size(); ++layer) {
       ASSERT_LE(bounds[layer], found.max_gpu_load[layer] * (1 + 1e-12))
           << "seed " << kSeed << " case " << i << " layer " << layer;
@@ -91,7 +90,7 @@ TEST(BoundTest, NoRandomPlacementIsBelowIt) {
 }
 
 // All 4^6 fillings of 2 GPUs x 3 slots that hold each of 4 experts: 1560 placements.
-std::vector<std::array<int32_t, 6>> SmallWorld() {
+std::vector<std::array<int32_t, 6>> SmallPlacements() {
   std::vector<std::array<int32_t, 6>> placements;
   for (int32_t code = 0; code < 4096; ++code) {
     std::array<int32_t, 6> slots{};
@@ -120,7 +119,7 @@ double MaxGpuLoad(const std::array<int32_t, 6>& slots, const std::array<int64_t,
 TEST(BoundTest, NoPlacementOfTheSmallWorldIsBelowIt) {
   const Topology topology =
       *Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 6, .num_gpus = 2});
-  const std::vector<std::array<int32_t, 6>> placements = SmallWorld();
+  const std::vector<std::array<int32_t, 6>> placements = SmallPlacements();
   ASSERT_EQ(placements.size(), 1560U);
   constexpr std::array<int64_t, 4> kLoads{0, 1, 2, 5};
   int32_t tight = 0;

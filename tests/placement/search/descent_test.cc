@@ -14,22 +14,16 @@
 namespace eplb {
 namespace {
 
-using testing::DomainOptions;
-using testing::ExpectConsistent;
-using testing::PeakOf;
-using testing::Random;
-using testing::WhyIllegal;
-
 constexpr uint64_t kReplacementTrialSeed = 50;
 
 // A trial predicts the change of every GPU that the replacement makes.
 TEST(ReplacementTrialTest, ATrialTellsWhatReplacingDoes) {
-  testing::Random random(kReplacementTrialSeed);
+  Random random(kReplacementTrialSeed);
   ReplacementTrial trial;  // one for all: nothing may be left of the trial before
   int trials = 0;
   for (int i = 0; i < 200; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kReplacementTrialSeed << " case " << i);
-    const Domain domain = testing::RandomDomain(random, {.speeds = true, .duplicates = true});
+    const Domain domain = RandomDomain(random, {.speeds = true, .duplicates = true});
     std::vector<int32_t> layout;
     layout.reserve(static_cast<size_t>(domain.num_slots()));
     for (int32_t slot = 0; slot < domain.num_slots(); ++slot) {
@@ -38,7 +32,7 @@ TEST(ReplacementTrialTest, ATrialTellsWhatReplacingDoes) {
     Arrangement arrangement(domain);
     arrangement.Assign(layout);
     for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
-      const int32_t expert = testing::Pick(random, 0, domain.num_experts() - 1);
+      const int32_t expert = Pick(random, 0, domain.num_experts() - 1);
       const int32_t leaving = arrangement.expert_in(slot);
       if (arrangement.count(leaving) < 2 || expert == leaving) continue;
       std::vector<double> expected;
@@ -76,11 +70,11 @@ void ForEachDomain(int domains, const DomainOptions& options, const Check& check
   SCOPED_TRACE("seed " + std::to_string(kDescentSeed));
   Random random(kDescentSeed);
   for (int i = 0; i < domains; ++i) {
-    Domain domain = testing::RandomDomain(random, options);
-    SCOPED_TRACE(testing::Describe(domain));
+    Domain domain = RandomDomain(random, options);
+    SCOPED_TRACE(Describe(domain));
     Arrangement arrangement(domain);
-    Packer().Pack(testing::RandomCounts(random, domain), arrangement);
-    if (i % 4 == 3) testing::AddNodeAffinity(random, arrangement.experts(), domain);
+    Packer().Pack(RandomCounts(random, domain), arrangement);
+    if (i % 4 == 3) AddNodeAffinity(random, arrangement.experts(), domain);
     check(arrangement);
     if (::testing::Test::HasFailure()) return;
   }
@@ -129,7 +123,7 @@ TEST(DescentTest, ExchangesKeepTheCounts) {
 bool Helps(const Domain& domain, const std::vector<int32_t>& layout,
            const std::vector<bool>& touched, double peak) {
   if (!WhyIllegal(domain, layout).empty()) return false;
-  const std::vector<double> after = testing::TokensOf(domain, layout);
+  const std::vector<double> after = TokensOf(domain, layout);
   for (size_t gpu = 0; gpu < after.size(); ++gpu) {
     if (touched[gpu] && after[gpu] / domain.speed[gpu] >= peak * (1 - 1e-9)) return false;
   }
@@ -225,7 +219,7 @@ TEST(DescentTest, WorkEndsWithTheStepThatSpendsIt) {
 // Giving expert 1 a replica where one of the idle expert 4 stands helps, although another replica
 // of that expert stands on the hottest GPU.
 TEST(DescentTest, AnIdleExpertOnTheHottestGpuGivesUpASlotElsewhere) {
-  const Domain domain = testing::MakeDomain({1, 8, 1, 1, 0}, 6, 2);
+  const Domain domain = MakeDomain({1, 8, 1, 1, 0}, 6, 2);
   Arrangement arrangement(domain);
   arrangement.Assign(std::vector<int32_t>{1, 0, 4, 2, 3, 4});
   WorkBudget work = {.left = kPlenty};

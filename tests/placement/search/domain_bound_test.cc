@@ -14,10 +14,6 @@
 namespace eplb {
 namespace {
 
-using testing::BestPeak;
-using testing::MakeDomain;
-using testing::Random;
-
 constexpr uint64_t kDomainBoundSeed = 16;
 constexpr double kRounding = 1 + 1e-8;
 
@@ -28,13 +24,13 @@ TEST(DomainBoundTest, NoArrangementOfRandomSmallDomainsBeatsIt) {
   int scarce = 0;
   constexpr int kBoundDomains = 800;
   for (int i = 0; i < kBoundDomains; ++i) {
-    Domain domain = testing::RandomDomain(
+    Domain domain = RandomDomain(
         random, {.max_experts = 5, .max_gpus = 3, .max_slots = 7, .speeds = i % 2 == 0});
     domain.allow_duplicates = true;
     scarce += domain.num_slots() < domain.num_experts() + domain.num_gpus() ? 1 : 0;
     const double bound = DomainBound(domain);
     const double best = BestPeak(domain);
-    ASSERT_LE(bound, best * kRounding) << testing::Describe(domain);
+    ASSERT_LE(bound, best * kRounding) << Describe(domain);
     tight += bound * kRounding >= best ? 1 : 0;
   }
   std::printf("bound tight on %d of %d domains, %d of them scarce\n", tight, kBoundDomains, scarce);
@@ -47,10 +43,10 @@ TEST(DomainBoundTest, NoArrangementOfScarceDomainsBeatsIt) {
   Random random(kDomainBoundSeed);
   for (int i = 0; i < 60; ++i) {
     std::vector<double> load(6);
-    for (double& tokens : load) tokens = testing::Pick(random, 1, 60);
-    Domain domain = MakeDomain(load, testing::Pick(random, 6, 8), testing::Pick(random, 2, 4));
+    for (double& tokens : load) tokens = Pick(random, 1, 60);
+    Domain domain = MakeDomain(load, Pick(random, 6, 8), Pick(random, 2, 4));
     domain.allow_duplicates = i % 3 == 0;
-    EXPECT_LE(DomainBound(domain), BestPeak(domain) * kRounding) << testing::Describe(domain);
+    EXPECT_LE(DomainBound(domain), BestPeak(domain) * kRounding) << Describe(domain);
   }
 }
 

@@ -14,13 +14,6 @@
 namespace eplb {
 namespace {
 
-using testing::BestPeak;
-using testing::DomainOptions;
-using testing::MakeDomain;
-using testing::PeakOf;
-using testing::Random;
-using testing::WhyIllegal;
-
 constexpr uint64_t kDomainSolverSeed = 17;
 constexpr double kSolverRounding = 1 + 1e-8;
 
@@ -54,7 +47,7 @@ TEST(DomainSolverTest, MoreEffortIsNeverLessWork) {
 }
 
 TEST(DomainSolverTest, ThoroughFindsTheOptimumOfTheSmallWorld) {
-  const testing::SmallWorld world;
+  const SmallWorld world;
   constexpr int64_t kValues[] = {0, 1, 2, 5};
   Domain domain = MakeDomain({0, 0, 0, 0}, 6, 2);
   DomainSolver solver(domain);
@@ -63,8 +56,8 @@ TEST(DomainSolverTest, ThoroughFindsTheOptimumOfTheSmallWorld) {
     const std::vector<int32_t> found = SolveWith(solver, Limits(Effort::kThorough, domain));
     EXPECT_EQ(WhyIllegal(domain, found), "");
     const double best = BestPeak(domain);
-    EXPECT_LE(solver.bound(), best * kSolverRounding) << testing::Describe(domain);
-    EXPECT_LE(PeakOf(domain, found), best * (1 + 1e-5)) << testing::Describe(domain);
+    EXPECT_LE(solver.bound(), best * kSolverRounding) << Describe(domain);
+    EXPECT_LE(PeakOf(domain, found), best * (1 + 1e-5)) << Describe(domain);
   }
 }
 
@@ -73,8 +66,8 @@ void ExpectOptimal(const DomainOptions& options, int domains) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
   Random random(kDomainSolverSeed);
   for (int i = 0; i < domains; ++i) {
-    const Domain domain = testing::RandomDomain(random, options);
-    SCOPED_TRACE(testing::Describe(domain));
+    const Domain domain = RandomDomain(random, options);
+    SCOPED_TRACE(Describe(domain));
     DomainSolver solver(domain);
     const std::vector<int32_t> found = SolveWith(solver, Limits(Effort::kThorough, domain));
     ASSERT_EQ(WhyIllegal(domain, found), "");
@@ -102,10 +95,10 @@ TEST(DomainSolverTest, ThoroughFindsTheOptimumWhereDuplicatesAreForced) {
   Random random(kDomainSolverSeed);
   for (int i = 0; i < 200; ++i) {
     std::vector<double> load(3);
-    for (double& tokens : load) tokens = testing::Pick(random, 1, 30);
+    for (double& tokens : load) tokens = Pick(random, 1, 30);
     const Domain domain = MakeDomain(load, 8, 2);
     EXPECT_LE(PeakOf(domain, Solve(domain, Effort::kThorough)), BestPeak(domain) * (1 + 1e-5))
-        << testing::Describe(domain);
+        << Describe(domain);
   }
 }
 
@@ -113,8 +106,8 @@ TEST(DomainSolverTest, EveryEffortIsLegalAndNeverBelowItsBound) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
   Random random(kDomainSolverSeed);
   for (int i = 0; i < 400; ++i) {
-    const Domain domain = testing::RandomDomain(random, {.speeds = i % 2 == 0, .duplicates = true});
-    SCOPED_TRACE(testing::Describe(domain));
+    const Domain domain = RandomDomain(random, {.speeds = i % 2 == 0, .duplicates = true});
+    SCOPED_TRACE(Describe(domain));
     for (const Effort effort : {Effort::kFast, Effort::kDefault}) {
       DomainSolver solver(domain);
       const std::vector<int32_t> found = SolveWith(solver, Limits(effort, domain));
@@ -129,7 +122,7 @@ TEST(DomainSolverTest, TheWorkIsBounded) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
   Random random(kDomainSolverSeed);
   for (int i = 0; i < 100; ++i) {
-    const Domain domain = testing::RandomDomain(random, {.speeds = true});
+    const Domain domain = RandomDomain(random, {.speeds = true});
     const int64_t slots = domain.num_slots();
     const int64_t most_over =
         slots * slots * 20 + slots * (slots + domain.num_experts()) * (2 + 8 * slots);
@@ -137,7 +130,7 @@ TEST(DomainSolverTest, TheWorkIsBounded) {
     for (const Effort effort : {Effort::kFast, Effort::kDefault}) {
       const SearchLimits limits = Limits(effort, domain);
       SolveWith(solver, limits);
-      EXPECT_LE(solver.work_done(), limits.work + most_over) << testing::Describe(domain);
+      EXPECT_LE(solver.work_done(), limits.work + most_over) << Describe(domain);
     }
   }
 }
@@ -146,7 +139,7 @@ TEST(DomainSolverTest, RepeatedAndFreshSolversAgree) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
   Random random(kDomainSolverSeed);
   for (int i = 0; i < 60; ++i) {
-    Domain domain = testing::RandomDomain(random, {.speeds = true, .duplicates = true});
+    Domain domain = RandomDomain(random, {.speeds = true, .duplicates = true});
     const std::vector<double> load = domain.load;
     DomainSolver kept(domain);
     for (const Effort effort : {Effort::kDefault, Effort::kFast, Effort::kDefault}) {
@@ -154,8 +147,8 @@ TEST(DomainSolverTest, RepeatedAndFreshSolversAgree) {
       std::reverse(domain.load.begin(), domain.load.end());  // another problem in between
       SolveWith(kept, Limits(Effort::kDefault, domain));
       domain.load = load;
-      EXPECT_EQ(SolveWith(kept, Limits(effort, domain)), first) << testing::Describe(domain);
-      EXPECT_EQ(Solve(domain, effort), first) << testing::Describe(domain);
+      EXPECT_EQ(SolveWith(kept, Limits(effort, domain)), first) << Describe(domain);
+      EXPECT_EQ(Solve(domain, effort), first) << Describe(domain);
     }
   }
 }
@@ -164,10 +157,10 @@ TEST(DomainSolverTest, AGpuHalfAsFastGetsHalfTheTokens) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
   Random random(kDomainSolverSeed);
   std::vector<double> load(64);
-  for (double& tokens : load) tokens = testing::Pick(random, 1, 1000);
+  for (double& tokens : load) tokens = Pick(random, 1, 1000);
   Domain domain = MakeDomain(load, 80, 8);
   domain.speed[3] = 0.5;
-  const std::vector<double> tokens = testing::TokensOf(domain, Solve(domain, Effort::kDefault));
+  const std::vector<double> tokens = TokensOf(domain, Solve(domain, Effort::kDefault));
   const double full = domain.total_load() / 7.5;
   for (size_t gpu = 0; gpu < tokens.size(); ++gpu) {
     EXPECT_NEAR(tokens[gpu], full * domain.speed[gpu], 0.01 * full) << "GPU " << gpu;
@@ -192,7 +185,7 @@ TEST(DomainSolverTest, ABetterOfferIsTheLeastItReturns) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
   Random random(kDomainSolverSeed);
   for (int i = 0; i < 60; ++i) {
-    const Domain domain = testing::RandomDomain(random, {.speeds = true});
+    const Domain domain = RandomDomain(random, {.speeds = true});
     const std::vector<int32_t> offer = Solve(domain, Effort::kThorough);
     DomainSolver solver(domain);
     solver.Begin(Limits(Effort::kFast, domain));
@@ -205,11 +198,11 @@ TEST(DomainSolverTest, WithHomesItImprovesTheOfferAndLeavesNoExpertAway) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
   Random random(kDomainSolverSeed);
   for (int i = 0; i < 200; ++i) {
-    Domain domain = testing::RandomDomain(random, {.speeds = i % 2 == 0});
+    Domain domain = RandomDomain(random, {.speeds = i % 2 == 0});
     Arrangement start(domain);
-    Packer().Pack(testing::RandomCounts(random, domain), start);
-    testing::AddNodeAffinity(random, start.experts(), domain);
-    SCOPED_TRACE(testing::Describe(domain));
+    Packer().Pack(RandomCounts(random, domain), start);
+    AddNodeAffinity(random, start.experts(), domain);
+    SCOPED_TRACE(Describe(domain));
     for (const Effort effort : {Effort::kFast, Effort::kDefault}) {
       DomainSolver solver(domain);
       solver.Begin(Limits(effort, domain));

@@ -10,8 +10,6 @@
 namespace eplb {
 namespace {
 
-using testing::MakeDomain;
-
 constexpr uint64_t kDomainSeed = 11;
 
 TEST(DomainTest, SumsSlotsAndLoadAndComparesSpeeds) {
@@ -57,13 +55,11 @@ TEST(DomainTest, AllowedDuplicatesKnowNoLimitButTheSlots) {
 
 TEST(DomainTest, TheLimitsLeaveRoomForAllSlots) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSeed));
-  testing::Random random(kDomainSeed);
+  Random random(kDomainSeed);
   for (int i = 0; i < 2000; ++i) {
-    const Domain domain = testing::RandomDomain(random, {.duplicates = true});
-    EXPECT_LE(domain.MinReplicas() * domain.num_experts(), domain.num_slots())
-        << testing::Describe(domain);
-    EXPECT_GE(domain.MaxReplicas() * domain.num_experts(), domain.num_slots())
-        << testing::Describe(domain);
+    const Domain domain = RandomDomain(random, {.duplicates = true});
+    EXPECT_LE(domain.MinReplicas() * domain.num_experts(), domain.num_slots()) << Describe(domain);
+    EXPECT_GE(domain.MaxReplicas() * domain.num_experts(), domain.num_slots()) << Describe(domain);
   }
 }
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -39,9 +38,6 @@ TEST(SmoothMaximumTest, SoftnessGrowsWithTheDistanceFromTheScale) {
   EXPECT_EQ(SoftnessOf(100, 100), SoftnessOf(101, 100));
   EXPECT_GT(SoftnessOf(200, 100), SoftnessOf(150, 100));
 }
-
-using testing::MakeDomain;
-using testing::Random;
 
 constexpr uint64_t kImprovementSeed = 40;
 
@@ -127,18 +123,16 @@ TEST(ImprovementStepsTest, SpreadGivesTheLargestUnitAnotherReplica) {
 
 // Random domains with the limits and the incumbents that a test draws.
 struct Case {
-  explicit Case(testing::Random& random)
-      : limits({.copies_per_gpu = testing::Pick(random, 1, 3),
-                .copies = testing::Pick(random, 1, 8)}) {
-    const int32_t gpus = testing::Pick(random, 2, 4);
-    const int32_t experts = testing::Pick(random, 4, 16);
+  explicit Case(Random& random)
+      : limits({.copies_per_gpu = Pick(random, 1, 3), .copies = Pick(random, 1, 8)}) {
+    const int32_t gpus = Pick(random, 2, 4);
+    const int32_t experts = Pick(random, 4, 16);
     std::vector<double> load(static_cast<size_t>(experts));
-    for (double& tokens : load) tokens = testing::Pick(random, 0, 100);
+    for (double& tokens : load) tokens = Pick(random, 0, 100);
     load[0] += 1;  // never nothing at all
-    const int32_t slots =
-        std::min((experts + gpus - 1) / gpus + testing::Pick(random, 0, 1), experts);
+    const int32_t slots = std::min((experts + gpus - 1) / gpus + Pick(random, 0, 1), experts);
     domain = MakeDomain(std::move(load), slots * gpus, gpus);
-    for (double& speed : domain.speed) speed = testing::Pick(random, 1, 2);
+    for (double& speed : domain.speed) speed = Pick(random, 1, 2);
     for (int32_t slot = 0; slot < domain.num_slots(); ++slot) layout.push_back(slot % experts);
     double speed = 0;
     for (const double one : domain.speed) speed += one;
@@ -165,7 +159,7 @@ void ExpectWithinLimits(const Case& it, const Arrangement& arrangement,
 }
 
 TEST(ImprovementStepsTest, StepsLowerTheSmoothMaximumWithinTheLimits) {
-  testing::Random random(kImprovementSeed);
+  Random random(kImprovementSeed);
   int steps = 0;
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kImprovementSeed << " case " << i);
@@ -185,7 +179,7 @@ TEST(ImprovementStepsTest, StepsLowerTheSmoothMaximumWithinTheLimits) {
 }
 
 TEST(ImprovementStepsTest, SpreadsLowerTheSquaredUnitsWithinTheLimits) {
-  testing::Random random(kImprovementSeed);
+  Random random(kImprovementSeed);
   int spreads = 0;
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kImprovementSeed << " case " << i);

@@ -7,7 +7,6 @@
 #include <cstdint>
 #include <set>
 #include <string>
-#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -16,9 +15,6 @@
 
 namespace eplb {
 namespace {
-
-using testing::Pick;
-using testing::Random;
 
 constexpr uint64_t kLayerSolverSeed = 19;
 using Layer = std::vector<int32_t>;

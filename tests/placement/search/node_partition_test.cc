@@ -19,9 +19,6 @@
 namespace eplb {
 namespace {
 
-using testing::Pick;
-using testing::Random;
-
 constexpr uint64_t kNodePartitionSeed = 18;
 
 double CostOf(const PartitionProblem& problem, const std::vector<int32_t>& node_of_group) {

@@ -14,11 +14,6 @@
 namespace eplb {
 namespace {
 
-using testing::ExpectConsistent;
-using testing::MakeDomain;
-using testing::Random;
-using testing::WhyIllegal;
-
 constexpr uint64_t kPackSeed = 14;
 
 void ExpectPacks(Packer& packer, const std::vector<int32_t>& counts, Arrangement& arrangement) {
@@ -45,8 +40,8 @@ TEST(PackerTest, EveryCountsWithinTheLimitsPackLegally) {
             }
             Packer packer;
             Arrangement arrangement(domain);
-            for (const std::vector<int32_t>& counts : testing::AllCounts(domain)) {
-              SCOPED_TRACE(testing::Describe(domain));
+            for (const std::vector<int32_t>& counts : AllCounts(domain)) {
+              SCOPED_TRACE(Describe(domain));
               ExpectPacks(packer, counts, arrangement);
               ++packed;
               if (HasFailure()) return;
@@ -63,12 +58,12 @@ TEST(PackerTest, RandomCountsPackLegally) {
   SCOPED_TRACE("seed " + std::to_string(kPackSeed));
   Random random(kPackSeed);
   for (int i = 0; i < 3000; ++i) {
-    const Domain domain = testing::RandomDomain(random, {.speeds = i % 2 == 0, .duplicates = true});
-    SCOPED_TRACE(testing::Describe(domain));
+    const Domain domain = RandomDomain(random, {.speeds = i % 2 == 0, .duplicates = true});
+    SCOPED_TRACE(Describe(domain));
     Packer packer;
     Arrangement arrangement(domain);
     for (int j = 0; j < 3; ++j) {
-      ExpectPacks(packer, testing::RandomCounts(random, domain), arrangement);
+      ExpectPacks(packer, RandomCounts(random, domain), arrangement);
     }
     if (HasFailure()) return;
   }
@@ -101,7 +96,7 @@ TEST(PackerTest, AReplicaThatStandsMakesRoom) {
 }
 
 TEST(PackerTest, EveryExpertHasAReplicaOnAffineNode) {
-  testing::Random random(kPackSeed);
+  Random random(kPackSeed);
   int packed = 0;
   for (int i = 0; i < 300; ++i) {
     Domain domain;
@@ -109,7 +104,7 @@ TEST(PackerTest, EveryExpertHasAReplicaOnAffineNode) {
     domain.speed = {1, 1, 1, 1};
     domain.affine_node_of_gpu = {0, 0, 1, 1};
     for (int32_t expert = 0; expert < 12; ++expert) {
-      domain.load.push_back(testing::Pick(random, 0, 1000));
+      domain.load.push_back(Pick(random, 0, 1000));
       domain.affine_node_of_expert.push_back(expert % 2);
     }
     Replicator replicator(domain);

@@ -10,7 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 std::vector<double> RandomLoad(Random& random, int32_t num_experts) {
@@ -257,4 +257,4 @@ void ExpectConsistent(const Arrangement& arrangement) {
   }
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,6 +1,5 @@
 // Seeded random domains, what makes a layout of one legal, and the best of all its layouts.
-#ifndef EPLB_TESTS_PLACEMENT_SEARCH_RANDOM_DOMAIN_H_
-#define EPLB_TESTS_PLACEMENT_SEARCH_RANDOM_DOMAIN_H_
+#pragma once
 
 #include <cstdint>
 #include <functional>
@@ -12,7 +11,7 @@
 #include "placement/search/domain.h"
 #include "tests/placement/random_placement.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 struct DomainOptions {
   int32_t max_experts = 12;
@@ -58,6 +57,4 @@ std::string Describe(const Domain& domain);
 // Expects that an arrangement's counts, units, lists and tokens are those of its layout.
 void ExpectConsistent(const Arrangement& arrangement);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_PLACEMENT_SEARCH_RANDOM_DOMAIN_H_
+}  // namespace eplb

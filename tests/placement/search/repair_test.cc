@@ -10,8 +10,6 @@
 namespace eplb {
 namespace {
 
-using testing::MakeDomain;
-
 using ::testing::Each;
 using ::testing::ElementsAre;
 
@@ -51,19 +49,19 @@ TEST(RepairTest, ImpossibleWithoutADuplicateIsSaid) {
 // Experts are at home on GPUs of their node; some GPU lost what it held.
 TEST(RepairTest, HomesAreKept) {
   constexpr uint64_t kSeed = 7;
-  testing::Random random(kSeed);
+  Random random(kSeed);
   for (int i = 0; i < 300; ++i) {
     SCOPED_TRACE(::testing::Message() << "seed " << kSeed << " case " << i);
     // Two nodes of two GPUs with three slots; three experts at home on each.
     std::vector<double> load(6);
-    for (double& tokens : load) tokens = testing::Pick(random, 0, 100);
+    for (double& tokens : load) tokens = Pick(random, 0, 100);
     Domain domain = MakeDomain(std::move(load), 12, 4);
     domain.affine_node_of_expert = {0, 0, 0, 1, 1, 1};
     domain.affine_node_of_gpu = {0, 0, 1, 1};
-    domain.only_on_affine_node = testing::Pick(random, 0, 1) == 1;
+    domain.only_on_affine_node = Pick(random, 0, 1) == 1;
     std::vector<int32_t> layout = {0, 1, 2, 0, 1, 2, 3, 4, 5, 3, 4, 5};
     for (int32_t lost = 0; lost < 5; ++lost) {
-      layout[static_cast<size_t>(testing::Pick(random, 0, 11))] = -1;
+      layout[static_cast<size_t>(Pick(random, 0, 11))] = -1;
     }
     ASSERT_TRUE(Repair(domain, layout));
     EXPECT_THAT(layout, Each(::testing::Ge(0)));

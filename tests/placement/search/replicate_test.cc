@@ -16,9 +16,6 @@
 namespace eplb {
 namespace {
 
-using testing::Pick;
-using testing::Random;
-
 constexpr uint64_t kReplicateSeed = 13;
 using Counts = std::vector<int32_t>;
 
@@ -55,12 +52,12 @@ void ExpectWithinLimits(const Domain& domain, const Counts& counts) {
 }
 
 template <class Check>
-void ForEachCounts(int domains, const testing::DomainOptions& options, const Check& check) {
+void ForEachCounts(int domains, const DomainOptions& options, const Check& check) {
   SCOPED_TRACE("seed " + std::to_string(kReplicateSeed));
   Random random(kReplicateSeed);
   for (int i = 0; i < domains; ++i) {
-    const Domain domain = testing::RandomDomain(random, options);
-    SCOPED_TRACE(testing::Describe(domain));
+    const Domain domain = RandomDomain(random, options);
+    SCOPED_TRACE(Describe(domain));
     Replicator replicator(domain);
     replicator.Begin();
     check(random, domain, replicator);
@@ -95,9 +92,9 @@ TEST(ReplicatorTest, CountsWithoutLoadDifferByAtMostOne) {
   SCOPED_TRACE("seed " + std::to_string(kReplicateSeed));
   Random random(kReplicateSeed);
   for (int i = 0; i < 500; ++i) {
-    Domain domain = testing::RandomDomain(random, {.duplicates = true});
+    Domain domain = RandomDomain(random, {.duplicates = true});
     std::fill(domain.load.begin(), domain.load.end(), 0.0);
-    SCOPED_TRACE(testing::Describe(domain));
+    SCOPED_TRACE(Describe(domain));
     Replicator replicator(domain);
     replicator.Begin();
     Counts counts;
@@ -109,7 +106,7 @@ TEST(ReplicatorTest, CountsWithoutLoadDifferByAtMostOne) {
 }
 
 TEST(ReplicatorTest, TheFirstExpertWinsTies) {
-  const Domain domain = testing::MakeDomain({5, 5, 5}, 5, 3);
+  const Domain domain = MakeDomain({5, 5, 5}, 5, 3);
   Replicator replicator(domain);
   replicator.Begin();
   Counts counts;
@@ -199,7 +196,7 @@ TEST(ReplicatorTest, ALevelIsReachedOrRefusedForWantOfSlots) {
 }
 
 TEST(ReplicatorTest, ExpertsComeByFallingLoad) {
-  const Domain domain = testing::MakeDomain({3, 7, 3, 9}, 4, 1);
+  const Domain domain = MakeDomain({3, 7, 3, 9}, 4, 1);
   Replicator replicator(domain);
   replicator.Begin();
   EXPECT_EQ(replicator.by_load(), (std::vector<int32_t>{3, 1, 0, 2}));

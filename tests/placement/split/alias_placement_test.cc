@@ -18,8 +18,6 @@ namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
-using testing::Pick;
-using testing::Random;
 
 // A problem of PlaceEvenly: without `node_of_group` all GPUs are one domain.
 struct EvenCase {

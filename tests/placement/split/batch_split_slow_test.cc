@@ -9,9 +9,6 @@
 namespace eplb {
 namespace {
 
-using testing::Pick;
-using testing::Random;
-
 TEST(BatchSplitSlowTest, EqualsAnIndependentMaximumFlowOnTenThousandShapes) {
   Random random(10'000);
   for (int i = 0; i < 10'000 && !HasFailure(); ++i) {
@@ -21,12 +18,12 @@ TEST(BatchSplitSlowTest, EqualsAnIndependentMaximumFlowOnTenThousandShapes) {
     const int32_t least = std::max(num_experts, num_gpus);
     const int32_t slots_of_gpu =
         Pick(random, (least + num_gpus - 1) / num_gpus, 3 * least / num_gpus + 1);
-    testing::CheckShape(random,
-                        {.num_layers = 1,
-                         .num_experts = num_experts,
-                         .num_slots = slots_of_gpu * num_gpus,
-                         .num_gpus = num_gpus},
-                        1);
+    CheckShape(random,
+               {.num_layers = 1,
+                .num_experts = num_experts,
+                .num_slots = slots_of_gpu * num_gpus,
+                .num_gpus = num_gpus},
+               1);
   }
 }
 

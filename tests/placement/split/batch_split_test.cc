@@ -3,12 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdint>
 #include <numeric>
 #include <string>
 #include <thread>
-#include <utility>
 #include <vector>
 
 #include "placement/split/source_quotas.h"
@@ -20,9 +18,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::OneLayerPlacement;
-using testing::Pick;
-using testing::Random;
 
 constexpr LayerId kFirst{0};
 
@@ -109,8 +104,7 @@ TEST(BatchSplitTest, TheSlowestGpuBesideTheFastestDoesNotOverflow) {
 TEST(BatchSplitTest, EqualsAnIndependentMaximumFlowOnSmallShapes) {
   Random random(20261124);
   for (int i = 0; i < 9000 && !HasFailure(); ++i) {
-    testing::CheckAgainstOracle(random,
-                                testing::RandomPlacement(random, testing::RandomTopology(random)));
+    CheckAgainstOracle(random, RandomPlacement(random, RandomTopology(random)));
   }
 }
 
@@ -121,12 +115,12 @@ TEST(BatchSplitTest, EqualsAnIndependentMaximumFlowOnLargeShapes) {
   } kShapes[] = {{64, 72, 8, 600},    {256, 288, 32, 250}, {256, 384, 64, 100},
                  {256, 512, 128, 40}, {384, 1024, 256, 8}, {512, 2048, 1016, 2}};
   for (const auto& shape : kShapes) {
-    testing::CheckShape(random,
-                        {.num_layers = 1,
-                         .num_experts = shape.num_experts,
-                         .num_slots = shape.num_slots,
-                         .num_gpus = shape.num_gpus},
-                        shape.repetitions);
+    CheckShape(random,
+               {.num_layers = 1,
+                .num_experts = shape.num_experts,
+                .num_slots = shape.num_slots,
+                .num_gpus = shape.num_gpus},
+               shape.repetitions);
   }
 }
 
@@ -136,7 +130,7 @@ TEST(BatchSplitTest, SixtyFourRanksDeriveTheQuotasOfOne) {
   Random random(64);
   const Topology topology = *Topology::Make(
       {.num_layers = 2, .num_experts = 256, .num_slots = 384, .num_gpus = kRanks, .num_nodes = 8});
-  const Placement placement = testing::RandomPlacement(random, topology);
+  const Placement placement = RandomPlacement(random, topology);
   LoadMatrix sources(kRanks, 256);  // tokens of each rank
   for (int64_t& count : sources.reshaped())
     count = Pick(random, 0, 3) == 0 ? Pick(random, 0, 99) : 0;

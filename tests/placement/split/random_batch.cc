@@ -1,10 +1,8 @@
 #include "tests/placement/split/random_batch.h"
 
-#include <algorithm>
 #include <cmath>
-#include <utility>
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 int64_t CountOfKind(Random& random, int32_t kind) {
@@ -45,7 +43,7 @@ Placement AmongUnusable(const Placement& placement, const std::vector<int32_t>& 
   return *Placement::FromSlots(wider, slots);
 }
 
-std::vector<double> RandomSpeeds(Random& random, int32_t num_gpus) {
+std::vector<double> DrawSpeeds(Random& random, int32_t num_gpus) {
   std::vector<double> speeds(static_cast<size_t>(num_gpus), 1.0);
   if (Pick(random, 0, 1) == 0) return speeds;
   for (double& speed : speeds) speed = Pick(random, 1, 8) / 4.0;
@@ -72,7 +70,7 @@ std::vector<int64_t> RandomCounts(Random& random, int32_t num_experts) {
 RandomGpus WithRandomSpeeds(Random& random, const Placement& placement) {
   const int32_t num_usable = placement.topology().num_gpus();
   if (Pick(random, 0, 3) != 0 || !placement.topology().equal_slots_per_gpu()) {
-    return {placement, *GpuSpeeds::Make(num_usable, RandomSpeeds(random, num_usable), {})};
+    return {placement, *GpuSpeeds::Make(num_usable, DrawSpeeds(random, num_usable), {})};
   }
   std::vector<int32_t> usable;
   std::vector<int32_t> unusable;
@@ -82,7 +80,7 @@ RandomGpus WithRandomSpeeds(Random& random, const Placement& placement) {
     (is_unusable ? unusable : usable).push_back(gpu++);
   }
   return {AmongUnusable(placement, usable, gpu),
-          *GpuSpeeds::Make(gpu, RandomSpeeds(random, gpu), unusable)};
+          *GpuSpeeds::Make(gpu, DrawSpeeds(random, gpu), unusable)};
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,7 +1,6 @@
 // Seeded random batches for tests of the split: tokens of several kinds of skew, GPUs of unequal
 // speed, and GPUs out of use.
-#ifndef EPLB_TESTS_PLACEMENT_SPLIT_RANDOM_BATCH_H_
-#define EPLB_TESTS_PLACEMENT_SPLIT_RANDOM_BATCH_H_
+#pragma once
 
 #include <cstdint>
 #include <vector>
@@ -10,7 +9,7 @@
 #include "placement/placement.h"
 #include "tests/placement/random_placement.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Counts of one layer: few tokens, even ones, many zeros, an exponential skew, nearly equal ones,
 // one expert with 2^35, or none at all.
@@ -26,6 +25,4 @@ struct RandomGpus {
 // among further GPUs that are unusable.
 RandomGpus WithRandomSpeeds(Random& random, const Placement& placement);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_PLACEMENT_SPLIT_RANDOM_BATCH_H_
+}  // namespace eplb

@@ -14,8 +14,6 @@ namespace eplb {
 namespace {
 
 using ::testing::ElementsAre;
-using testing::Pick;
-using testing::Random;
 
 constexpr LayerId kOnly{0};
 
@@ -131,7 +129,7 @@ void CheckBatch(Random& random, const Placement& placement) {
 TEST(OwnQuotasTest, AllRanksTogetherMeetTheQuotasAndAsManyTokensStayAsCan) {
   Random random(20261124);
   for (int i = 0; i < 2000 && !HasFailure(); ++i) {
-    CheckBatch(random, testing::RandomPlacement(random, testing::RandomTopology(random)));
+    CheckBatch(random, RandomPlacement(random, RandomTopology(random)));
   }
 }
 

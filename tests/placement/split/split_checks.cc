@@ -9,7 +9,7 @@
 #include "tests/placement/split/random_batch.h"
 #include "tests/support/integer_split_oracle.h"
 
-namespace eplb::testing {
+namespace eplb {
 namespace {
 
 IntegerSplitProblem ProblemOf(const Placement& placement, const SplitGraph& graph, LayerId layer,
@@ -82,4 +82,4 @@ void CheckShape(Random& random, const TopologyOptions& shape, int32_t repetition
   }
 }
 
-}  // namespace eplb::testing
+}  // namespace eplb

@@ -1,6 +1,5 @@
 // A split of a random batch against the independent maximum flow.
-#ifndef EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_
-#define EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_
+#pragma once
 
 #include <cstdint>
 
@@ -8,7 +7,7 @@
 #include "placement/topology.h"
 #include "tests/placement/random_placement.h"
 
-namespace eplb::testing {
+namespace eplb {
 
 // Draws counts, speeds, slack and unusable GPUs for each layer of `of_usable`. Checks that the
 // quotas are whole and within the peak. The checker must accept the proof, and the tokens must fit
@@ -18,6 +17,4 @@ void CheckAgainstOracle(Random& random, const Placement& of_usable);
 // CheckAgainstOracle, `repetitions` times on random placements of a shape, until a failure.
 void CheckShape(Random& random, const TopologyOptions& shape, int32_t repetitions);
 
-}  // namespace eplb::testing
-
-#endif  // EPLB_TESTS_PLACEMENT_SPLIT_SPLIT_CHECKS_H_
+}  // namespace eplb

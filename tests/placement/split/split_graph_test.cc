@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,7 +19,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::Random;
 
 // An expert on one GPU.
 struct Holding {
@@ -166,8 +164,8 @@ void CheckSlots(const SplitLayer& layer, const std::vector<std::vector<Holding>>
 TEST(SplitGraphTest, TablesAreThePlacement) {
   Random random(20261125);
   for (int i = 0; i < 1000 && !HasFailure(); ++i) {
-    const Placement of_usable = testing::RandomPlacement(random, testing::RandomTopology(random));
-    const auto [placement, speeds] = testing::WithRandomSpeeds(random, of_usable);
+    const Placement of_usable = RandomPlacement(random, RandomTopology(random));
+    const auto [placement, speeds] = WithRandomSpeeds(random, of_usable);
     const SplitGraph graph = *SplitGraph::Make(placement, {.speeds = &speeds});
     const Topology& topology = placement.topology();
     ASSERT_EQ(graph.num_layers(), topology.num_layers());

@@ -22,9 +22,6 @@ namespace {
 
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
-using testing::OneLayerPlacement;
-using testing::Pick;
-using testing::Random;
 
 constexpr double kLargest = std::numeric_limits<double>::max();
 constexpr double kSmallest = std::numeric_limits<double>::denorm_min();
@@ -39,7 +36,7 @@ Load OneLayer(const std::vector<double>& tokens) {
 // The largest GPU load of one layer that the oracle finds.
 double OracleOf(const Load& load, const Placement& placement, const GpuSpeeds& speeds,
                 int32_t layer) {
-  testing::SplitProblem problem{
+  SplitProblem problem{
       .tokens = {}, .gpus_of = {}, .speeds = {speeds.speeds().begin(), speeds.speeds().end()}};
   for (int32_t expert = 0; expert < load.num_experts(); ++expert) {
     problem.tokens.push_back(load.ToDouble()(layer, expert));
@@ -120,7 +117,7 @@ TEST(TokenSplitTest, IsTheLargestRatioOverAllSetsOfGpus) {
                                                .num_experts = experts,
                                                .num_slots = Pick(random, least, 2 * least + 4),
                                                .num_gpus = gpus});
-    const Placement placement = testing::RandomPlacement(random, topology);
+    const Placement placement = RandomPlacement(random, topology);
     const Load load = RandomLoad(random, topology);
     const GpuSpeeds speeds = RandomSpeeds(random, gpus);
     const auto shares = SplitOptimally(load, placement, &speeds);
@@ -144,7 +141,7 @@ TEST(TokenSplitTest, CountsAndTheirSharesHaveOnePeakOnMoreGpusThanAWordHasBits) 
   Random random(kSeed);
   const Topology topology =
       *Topology::Make({.num_layers = 6, .num_experts = 70, .num_slots = 150, .num_gpus = 75});
-  const Placement placement = testing::RandomPlacement(random, topology);
+  const Placement placement = RandomPlacement(random, topology);
   LoadMatrix counts(6, 70);
   for (int64_t& count : counts.reshaped()) count = Pick(random, 0, 100'000'000);
   const Load load = *Load::FromCounts(counts);

@@ -149,6 +149,12 @@ void CoreHarness::Say(SessionId session, wire::UpMessage message) {
   Handle(SessionMessage{session, std::move(message)});
 }
 
+SessionId CoreHarness::Join(const wire::Hello& hello) {
+  const SessionId session = Open();
+  Say(session, hello);
+  return session;
+}
+
 void CoreHarness::Disconnect(SessionId session) {
   mail_.erase(session);
   Handle(SessionClosed{session, "connection reset"});
@@ -157,6 +163,10 @@ void CoreHarness::Disconnect(SessionId session) {
 void CoreHarness::Advance(absl::Duration duration) {
   now_ += duration;
   Handle(Tick{});
+}
+
+void CoreHarness::AdvanceSeconds(int num) {
+  for (int second = 0; second < num; ++second) Advance(absl::Seconds(1));
 }
 
 void CoreHarness::Handle(const Event& event) {
@@ -338,6 +348,18 @@ wire::Hello FakeRank::Hello() const {
   return hello;
 }
 
+void FakeRank::Relaunch(const std::string& run) {
+  identity.run_id = run;
+  identity.nonce += 1000;
+  identity.run_number = 0;
+  identity.memory = {};
+  identity.take_over = false;
+  identity.step = 0;
+  ready.reset();
+  session = 0;
+  outbox.clear();
+}
+
 void FakeRank::Receive(const wire::DownMessage& message) {
   std::visit([this](const auto& one) { On(one); }, message);
 }
@@ -430,6 +452,40 @@ void TestJob::Disconnect(int32_t rank) {
   ranks[rank].outbox.clear();
 }
 
+void TestJob::DisconnectAll() {
+  for (int32_t rank = 0; rank < std::ssize(ranks); ++rank) Disconnect(rank);
+}
+
+void TestJob::SetRunning(const Placement& placement, int64_t version) {
+  for (FakeRank& rank : ranks) {
+    rank.placement = placement;
+    rank.version = version;
+    rank.identity.highest_version = version;
+  }
+}
+
+void TestJob::Relaunch(const std::string& run) {
+  for (FakeRank& rank : ranks) rank.Relaunch(run);
+}
+
+void TestJob::SayAll(const wire::UpMessage& message) {
+  for (const FakeRank& rank : ranks) daemon.Say(rank.session, message);
+}
+
+void TestJob::Fail(int32_t rank, const std::string& why) {
+  daemon.Say(ranks[rank].session, wire::Goodbye{why, {}, true});
+}
+
+void TestJob::Train(const std::vector<int32_t>& trained, int64_t step, int windows) {
+  for (int window = 0; window < windows; ++window, step += 10) {
+    daemon.Advance(absl::Seconds(1));
+    for (const int32_t rank : trained) {
+      daemon.Say(ranks[rank].session, TestReport(step, step + 9));
+    }
+    daemon.AnswerSolve(Exchanged({}));
+  }
+}
+
 void TestJob::DeliverDown(int32_t rank) {
   FakeRank& one = ranks[rank];
   if (one.session == 0 || one.silent) return;
@@ -485,6 +541,11 @@ bool TestJob::Vote(int64_t step, bool transfer_works) {
     }
   }
   return unanimous;
+}
+
+void TestJob::CommitAll(int64_t step) {
+  Deliver();
+  for (; Vote(step); step += 2) Deliver();
 }
 
 std::vector<wire::DownMessage> TestJob::SentTo(int32_t rank) {

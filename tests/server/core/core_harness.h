@@ -50,10 +50,14 @@ class CoreHarness {
   // those jobs' versions.
   void RestoreStore(std::map<std::string, StoredJob> copy, int64_t term);
   SessionId Open() { return ++last_session_; }
+  // Opens a session that begins with this Hello.
+  SessionId Join(const wire::Hello& hello);
   void Say(SessionId session, wire::UpMessage message);
   void Disconnect(SessionId session);
   // Moves the clock, then ticks.
   void Advance(absl::Duration duration);
+  // Ticks `num` times, a second apart.
+  void AdvanceSeconds(int num);
   void Handle(const Event& event);
   // Answers the newest Solve; false when there is none.
   bool AnswerSolve(absl::StatusOr<Placement> placement);
@@ -140,6 +144,8 @@ class FakeRank {
   explicit FakeRank(int32_t rank, const TopologyOptions& shape = TestShape());
 
   wire::Hello Hello() const;
+  // Becomes the same rank of another run: a new process that knows nothing of the daemon.
+  void Relaunch(const std::string& run);
   // Answers go to `outbox`.
   void Receive(const wire::DownMessage& message);
   // Applies the decision of the vote about the proposal for which this rank is PREPARED.
@@ -183,6 +189,17 @@ class TestJob {
   void Connect(int32_t rank);
   void ConnectAll();
   void Disconnect(int32_t rank);
+  void DisconnectAll();
+  // Lets all ranks run `placement` as `version`.
+  void SetRunning(const Placement& placement, int64_t version);
+  // Relaunches every rank.
+  void Relaunch(const std::string& run);
+  void SayAll(const wire::UpMessage& message);
+  void FinishAll() { SayAll(wire::Goodbye{"finished", {}, false}); }
+  void Fail(int32_t rank, const std::string& why = "out of memory");
+  // These ranks report windows of 10 steps, a second each, from `step` on. Decisions change
+  // nothing.
+  void Train(const std::vector<int32_t>& trained, int64_t step, int windows);
   // Delivers all messages in both directions until none is left.
   void Deliver();
   void DeliverUp(int32_t rank);
@@ -202,7 +219,14 @@ class TestJob {
     Deliver();
     return voted;
   }
+  // All ranks take what is proposed and vote it through, a chunk at `step` and every 2 steps.
+  void CommitAll(int64_t step);
   std::vector<wire::DownMessage> SentTo(int32_t rank);
+  // The status that ended the rank's session, when the daemon ended it.
+  std::optional<absl::Status> ClosedWith(int32_t rank) const {
+    return daemon.ClosedWith(ranks[rank].session);
+  }
+  Plan NewestPlan() const { return daemon.core().Plans(kJob, 1)->front(); }
 
   CoreHarness daemon;
   std::vector<FakeRank> ranks;
@@ -211,6 +235,13 @@ class TestJob {
 // A job whose ranks are all connected.
 struct ConnectedJob : TestJob {
   explicit ConnectedJob(Config config = TestConfig()) : TestJob(std::move(config)) { ConnectAll(); }
+};
+
+// A job that waits for the solver, which is asked about steps 0..9.
+struct AskedJob : ConnectedJob {
+  explicit AskedJob(Config config = TestConfig()) : ConnectedJob(std::move(config)) {
+    Report(0, 9);
+  }
 };
 
 // A job to which chunk 0 of `candidate` is proposed, but not yet delivered.

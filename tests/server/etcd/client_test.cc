@@ -5,7 +5,6 @@
 
 #include <thread>
 
-#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 #include "base/monotonic_clock.h"

@@ -5,6 +5,10 @@
 
 #include <limits>
 #include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/strings/str_split.h"
 
 #include <nlohmann/json.hpp>
 
@@ -131,53 +135,16 @@ TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {
   EXPECT_EQ(refusal.at("seconds_ago"), 3);
   EXPECT_EQ(Json::parse(response.body).at("warnings").at(0), "too few descriptors");
   const Json job = Json::parse(response.body).at("jobs").at(0);
-  for (const char* key : {"job",
-                          "run_id",
-                          "state",
-                          "state_seconds",
-                          "waiting_for",
-                          "num_layers",
-                          "num_logical_experts",
-                          "num_slots",
-                          "num_gpus",
-                          "num_nodes",
-                          "num_groups",
-                          "world_size",
-                          "connected_ranks",
-                          "step",
-                          "version",
-                          "digest",
-                          "balancedness",
-                          "balancedness_static",
-                          "balancedness_without_eplb",
-                          "balancedness_predicted",
-                          "balancedness_seen",
-                          "not_measured_reason",
-                          "not_counting_reason",
-                          "stalled",
-                          "stalled_reason",
-                          "step_seconds",
-                          "coverage_now",
-                          "run_number",
-                          "candidate",
-                          "refused_hellos",
-                          "measured_first_step",
-                          "measured_last_step",
-                          "layer_balancedness",
-                          "last_window_first_step",
-                          "last_window_last_step",
-                          "commits",
-                          "last_reason",
-                          "paused",
-                          "pause_reason",
-                          "policy",
-                          "report_every",
-                          "reduce",
-                          "split",
-                          "measured_split",
-                          "coverage",
-                          "model_layers",
-                          "ranks"}) {
+  constexpr char kKeys[] =
+      "job,run_id,state,state_seconds,waiting_for,num_layers,num_logical_experts,num_slots,"
+      "num_gpus,num_nodes,num_groups,world_size,connected_ranks,step,version,digest,"
+      "balancedness,balancedness_static,balancedness_without_eplb,balancedness_predicted,"
+      "balancedness_seen,not_measured_reason,not_counting_reason,stalled,stalled_reason,"
+      "step_seconds,coverage_now,run_number,candidate,refused_hellos,measured_first_step,"
+      "measured_last_step,layer_balancedness,last_window_first_step,last_window_last_step,"
+      "commits,last_reason,paused,pause_reason,policy,report_every,reduce,split,measured_split,"
+      "coverage,model_layers,ranks";
+  for (const std::string& key : std::vector<std::string>(absl::StrSplit(kKeys, ','))) {
     EXPECT_TRUE(job.contains(key)) << key;
   }
   EXPECT_EQ(job.at("ranks").at(0).at("step"), 7);

@@ -126,7 +126,7 @@ TEST(RecordsTest, AnEndAndAnEventAreReadAsTheyWereWritten) {
                                              .after = "b"}};
   v1::JobEvent event_message;
   ToProto(event, &event_message);
-  const core::StoredEvent read = FromProto(event_message);
+  const core::StoredEvent read = *FromProto(event_message);
   const auto fields = [](const core::StoredEvent& one) {
     return std::tie(one.sequence, one.time, one.event.job, one.event.name, one.event.version,
                     one.event.reason, one.event.actor, one.event.before, one.event.after);

@@ -1,5 +1,4 @@
 // The largest job that a Hello may tell of: everything else of it fits, too.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>

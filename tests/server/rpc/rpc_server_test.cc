@@ -58,16 +58,6 @@ v1::Up LaterMessage() {
   return later;
 }
 
-TEST_F(RpcServerTest, HelloIsAnsweredByWelcomeWithTermAndVersion) {
-  Start();
-  const std::unique_ptr<RankStream> rank = Connect();
-  ASSERT_TRUE(rank->Say(HelloOf(0, 1)));
-  const std::optional<wire::Welcome> welcome = rank->Hear<wire::Welcome>();
-  ASSERT_TRUE(welcome.has_value());
-  EXPECT_EQ(welcome->term, 1);
-  EXPECT_EQ(welcome->server_version, "test");
-}
-
 TEST_F(RpcServerTest, GoodbyeEndsTheStreamWithOk) {
   Start();
   const std::unique_ptr<RankStream> rank = Join(0);
@@ -125,14 +115,6 @@ TEST_F(RpcServerTest, MessagesOfALaterKindAreSkippedAndCountedAndTheStreamGoesOn
   const size_t told = log.find("of the unknown kind 40");
   EXPECT_NE(told, std::string::npos) << log;
   EXPECT_EQ(log.find("of the unknown kind 40", told + 1), std::string::npos) << log;
-}
-
-TEST_F(RpcServerTest, AnotherProcessForALiveRankIsAlreadyExists) {
-  Start();
-  const std::unique_ptr<RankStream> first = Join(0);
-  const std::unique_ptr<RankStream> second = Connect();
-  ASSERT_TRUE(second->Say(HelloOf(0, 999)));
-  EXPECT_EQ(second->End().error_code(), grpc::StatusCode::ALREADY_EXISTS);
 }
 
 TEST_F(RpcServerTest, ALostRankIsRemoved) {

@@ -9,7 +9,6 @@
 #include <optional>
 #include <string>
 
-#include "absl/strings/str_cat.h"
 #include <grpcpp/grpcpp.h>
 
 #include "proto/wire/status.h"

@@ -86,12 +86,6 @@ class RunnerTest : public ::testing::Test {
   std::unique_ptr<Runner> runner_;
 };
 
-TEST_F(RunnerTest, TheTermIsStoredBeforeAnybodyIsServed) {
-  Start();
-  EXPECT_EQ(runner_->term(), 1);
-  EXPECT_EQ(*store_->ReadTerm(), 1);
-}
-
 TEST_F(RunnerTest, AStoreThatRefusesTheTermIsServedFromAndNobodyIsWelcomed) {
   auto store = std::make_unique<FailingStore>();
   store->fail_terms = true;
@@ -241,19 +235,6 @@ TEST_F(RunnerTest, WhatAPartOfADecisionMovedIsShownWhileItsPlacementsAreKept) {
   const absl::Status gone = runner_->TrafficOf("job", 2).status();
   EXPECT_EQ(gone.code(), absl::StatusCode::kNotFound);
   EXPECT_EQ(gone.message(), "version 1 of job job is not kept");
-}
-
-TEST_F(RunnerTest, NothingIsProposedThatCouldNotBeStored) {
-  Start();
-  Join();
-  store_->fail_jobs = true;
-  for (Rank& rank : ranks_) Say(rank, ReportOf(0));
-  ASSERT_TRUE(store_->WaitForEvent("store_failed"));
-  (void)runner_->Push(core::DrainRequested{.grace = absl::Seconds(1)});
-  for (Rank& rank : ranks_) {
-    ASSERT_TRUE(rank.stream.Wait<wire::Drain>().has_value());
-    EXPECT_EQ(rank.stream.Count<wire::Propose>(), 0);
-  }
 }
 
 // The stream may be over before the core has read the Goodbye.

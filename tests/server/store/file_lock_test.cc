@@ -14,7 +14,6 @@
 #include <cerrno>
 #include <cstddef>
 #include <string>
-#include <utility>
 
 #include "server/store/store.h"
 #include "tests/server/store/folder.h"

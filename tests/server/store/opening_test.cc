@@ -157,7 +157,6 @@ TEST_F(DatabaseFileTest, AStoreRemembersThatADamagedOneWasMovedAside) {
   EXPECT_EQ(*(*MakeSqliteStore(path_))->ReadMovedAside(), moved_aside) << "after a restart";
 }
 
-using ::testing::HasSubstr;
 using ::testing::SizeIs;
 using ::testing::StartsWith;
 
@@ -207,9 +206,7 @@ TEST_F(OpeningTest, ADatabaseThatCannotBeWrittenIsReadUntilItCanBe) {
   std::unique_ptr<Store> store;
   {
     const AnotherUser other;
-    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path_);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    store = *std::move(opened);
+    store = MakeSqliteStore(path_).value();
     EXPECT_EQ(*store->ReadTerm(), 7);
     EXPECT_EQ(store->ReadJobs()->front().version, 4);
     EXPECT_EQ(*store->ReadPlacement("a", 4), JobOf("a", 4).placement);
@@ -235,9 +232,7 @@ TEST_F(OpeningTest, AnEarlierSchemaThatCannotBeWrittenIsReadAndMigratedOnceItCan
   std::string job;
   {
     const AnotherUser other;
-    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path_);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    store = *std::move(opened);
+    store = MakeSqliteStore(path_).value();
     ASSERT_FALSE(store->ReadJobs()->empty());
     job = store->ReadJobs()->front().job;
     EXPECT_TRUE(store->ReadWindows()->empty());
@@ -254,9 +249,7 @@ TEST_F(OpeningTest, WithoutALockInAFolderThatTakesNoneADatabaseIsRead) {
   std::unique_ptr<Store> store;
   {
     const AnotherUser other;
-    absl::StatusOr<std::unique_ptr<Store>> opened = MakeSqliteStore(path);
-    ASSERT_TRUE(opened.ok()) << opened.status();
-    store = *std::move(opened);
+    store = MakeSqliteStore(path).value();
     EXPECT_EQ(*store->ReadTerm(), 7);
     const absl::Status refused = store->WriteTerm(8);
     EXPECT_TRUE(absl::IsUnavailable(refused));

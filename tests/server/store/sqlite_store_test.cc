@@ -30,26 +30,6 @@ absl::Status OpenStatus(const std::string& path) { return MakeSqliteStore(path).
 
 using SqliteStoreTest = DatabaseTest;
 
-TEST_F(SqliteStoreTest, EverythingIsThereAfterReopening) {
-  {
-    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
-    ASSERT_TRUE(store->WriteTerm(9).ok());
-    ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
-    ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 4)).ok());
-  }
-  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
-  EXPECT_EQ(*store->ReadTerm(), 9);
-  EXPECT_EQ(store->ReadJobs()->front().placement, ReversedPlacement(2));
-  EXPECT_EQ(store->ReadEvents("a", 1, 0)->front().event.version, 4);
-}
-
-TEST_F(SqliteStoreTest, ASecondOpenerIsRefusedByName) {
-  const std::unique_ptr<Store> first = *MakeSqliteStore(path_);
-  const absl::Status status = OpenStatus(path_);
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(path_ + ": another eplbd"));
-}
-
 TEST_F(SqliteStoreTest, ADatabaseOfAnotherProgramIsLeftAlone) {
   const Folder folder;
   const std::string path = folder.File("other.db");

@@ -1,7 +1,6 @@
 #include "tests/server/store/store_contract.h"
 
 #include <algorithm>
-#include <optional>
 #include <thread>
 #include <vector>
 
@@ -246,15 +245,6 @@ TEST_P(StoreContractTest, APlanIsReplacedByItsNumberAndTheNewestAreKept) {
   ASSERT_EQ(plans.size(), kContractMaxPlans);
   EXPECT_EQ(plans.front(), PlanOf(2));
   EXPECT_EQ(plans.back(), PlanOf(kContractMaxPlans + 1));
-}
-
-TEST_P(StoreContractTest, WhatNobodyMeasuredOfAPlanStaysUnknown) {
-  ASSERT_TRUE(store_->WriteJob(JobOf("a", 1)).ok());
-  core::Plan plan = PlanOf(1);
-  plan.received_bytes = core::kNotMeasured;
-  plan.pause_seconds = core::kNotMeasured;
-  ASSERT_TRUE(store_->WritePlan("a", plan).ok());
-  EXPECT_EQ(store_->ReadJobs()->front().plans.front(), plan);
 }
 
 StoredWindow WindowOf(const std::string& job, int64_t number) {

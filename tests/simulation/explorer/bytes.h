@@ -1,6 +1,5 @@
 // Values as bytes, so that equal values have equal bytes: what states are compared by.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_BYTES_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_BYTES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -52,5 +51,3 @@ void DropSentences(wire::UpMessage& message);
 void DropSentences(wire::DownMessage& message);
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_BYTES_H_

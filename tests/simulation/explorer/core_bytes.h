@@ -1,6 +1,5 @@
 // The bytes of a core's state, and the renaming of its ranks.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_CORE_BYTES_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_CORE_BYTES_H_
+#pragma once
 
 #include <optional>
 #include <string>
@@ -33,5 +32,3 @@ void Rename(core::State& state, const Permutation& first, const Permutation& sec
 CoreInfo InfoOf(const core::State& state);
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_CORE_BYTES_H_

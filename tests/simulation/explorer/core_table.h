@@ -7,8 +7,7 @@
 // - load windows and back-off: a decision is an event of the explorer's, whenever the core is IDLE;
 // - what is kept for a failing store: the store of the explorer does not fail (the simulation's
 //   does).
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_CORE_TABLE_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_CORE_TABLE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -149,5 +148,3 @@ class CoreTable {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_CORE_TABLE_H_

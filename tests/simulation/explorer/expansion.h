@@ -1,6 +1,5 @@
 // All successors of one state.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_EXPANSION_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_EXPANSION_H_
+#pragma once
 
 #include <functional>
 #include <string>
@@ -64,5 +63,3 @@ struct Model::Expansion {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_EXPANSION_H_

@@ -20,8 +20,7 @@
 //   PREPARED enters one at its latest moment: with the others, or before it becomes PREPARED.
 // - Crashes: see Expansion::Turn. A message is lost, doubled or overtaken at the moment at which it
 //   would arrive, because no part can see a difference before that.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_EXPLORER_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_EXPLORER_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -61,5 +60,3 @@ Figures Explore(const Options& options);
 std::string FiguresText(const Figures& figures);
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_EXPLORER_H_

@@ -1,7 +1,6 @@
 // The explorations that tests hold, with the number of states of each. A change of the protocol
 // changes the number: look why, then write the new one into the test's table.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_EXPLORER_RUNS_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_EXPLORER_RUNS_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -42,5 +41,3 @@ inline std::string NameOfRun(const ::testing::TestParamInfo<ExplorerRun>& info) 
 }
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_EXPLORER_RUNS_H_

@@ -1,6 +1,5 @@
 // Values that are told apart by their bytes, numbered in the order in which they are met.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_INTERNED_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_INTERNED_H_
+#pragma once
 
 #include <cstdint>
 #include <deque>
@@ -29,5 +28,3 @@ class Interned {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_INTERNED_H_

@@ -1,6 +1,5 @@
 // Opens a member to the tests that explore.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_MEMBER_PEER_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_MEMBER_PEER_H_
+#pragma once
 
 #include <string>
 #include <utility>
@@ -51,5 +50,3 @@ static_assert(explorer::HasSize(MemberPeer::kStateBytes, 1024),
               "Member changed: look at MemberPeer::BytesOf");
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_MEMBER_PEER_H_

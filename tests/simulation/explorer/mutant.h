@@ -1,8 +1,7 @@
 // Wrong protocols, each with one rule broken. They are made around the real core and the real
 // member: by the boundary's procedure, by the daemon's executor of effects, by what is told to the
 // core. The product has no switch for them.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_MUTANT_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_MUTANT_H_
+#pragma once
 
 namespace eplb::explorer {
 
@@ -37,5 +36,3 @@ enum class Mutant {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_MUTANT_H_

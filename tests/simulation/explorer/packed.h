@@ -1,8 +1,7 @@
 // A state of everything in three words. The numbers that stand for its parts have fixed widths: who
 // explores asks WhyNotPacked whether they still fit, since a number that is cut off would make two
 // states one.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_PACKED_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_PACKED_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -24,5 +23,3 @@ std::string WhyNotPacked(const Model& model);
 std::string WhyNotPacked(const World& start);
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_PACKED_H_

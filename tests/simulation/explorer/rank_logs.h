@@ -1,14 +1,11 @@
 // Logs that the ranks wrote on the way to each state, for the validator that all tests share
 // (client/run_log/history.h).
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
 #include <string>
 #include <vector>
-
-#include "absl/container/flat_hash_map.h"
 
 #include "client/run_log/history.h"
 #include "tests/simulation/explorer/interned.h"
@@ -49,5 +46,3 @@ class RankLogs {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_RANK_LOGS_H_

@@ -2,8 +2,7 @@
 // A rank's state, here a cell, is its member, where its training thread stands in the vote, and its
 // streams with what is under way on them in both directions. Nothing in a cell says which rank it
 // is: ranks with equal cells are interchangeable.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_RANK_TABLE_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_RANK_TABLE_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -172,5 +171,3 @@ class RankTable {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_RANK_TABLE_H_

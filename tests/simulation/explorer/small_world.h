@@ -1,7 +1,6 @@
 // The smallest job in which everything of the protocol can happen: three ranks, two layers, and a
 // decision of two chunks. Shared by the explorer's parts.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_SMALL_WORLD_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_SMALL_WORLD_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -55,5 +54,3 @@ wire::LoadReport SmallReport();
 std::optional<Placement> Better(const Placement& running, int max_layers);
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_SMALL_WORLD_H_

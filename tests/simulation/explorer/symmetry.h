@@ -1,6 +1,5 @@
 // Checks that nothing is lost when states that differ only in the names of ranks count as one.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_SYMMETRY_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_SYMMETRY_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -22,5 +21,3 @@ struct SymmetryFigures {
 SymmetryFigures CompareWithRanksToldApart(const Bounds& bounds, Mutant mutant = Mutant::kNone);
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_SYMMETRY_H_

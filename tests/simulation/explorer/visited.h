@@ -1,6 +1,5 @@
 // The set of states that were met, each kept whole: no state is taken for another one.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_VISITED_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_VISITED_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -63,5 +62,3 @@ class Visited {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_VISITED_H_

@@ -1,6 +1,5 @@
 // One state of everything, and all that can happen in it.
-#ifndef EPLB_TESTS_SIMULATION_EXPLORER_WORLD_H_
-#define EPLB_TESTS_SIMULATION_EXPLORER_WORLD_H_
+#pragma once
 
 #include <array>
 #include <cstdint>
@@ -148,5 +147,3 @@ class Model {
 };
 
 }  // namespace eplb::explorer
-
-#endif  // EPLB_TESTS_SIMULATION_EXPLORER_WORLD_H_

@@ -1,6 +1,5 @@
 // CUDA's extensions of C++ for kernels, included first by translated files.
-#ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_DEVICE_LANGUAGE_H_
-#define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_DEVICE_LANGUAGE_H_
+#pragma once
 
 #include <bit>
 #include <cstdint>
@@ -153,5 +152,3 @@ void __stcs(T* address, const std::type_identity_t<T>& value) {
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
-
-#endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_DEVICE_LANGUAGE_H_

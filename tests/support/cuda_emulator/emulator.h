@@ -11,8 +11,7 @@
 // Streams do nothing later: a launch has run when it returns, unless the stream captures. So the
 // order of streams is not tested here; fake_cuda does that, with kernels that are their host
 // bodies. An error of a kernel is sticky, as on a GPU.
-#ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_EMULATOR_H_
-#define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_EMULATOR_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -32,5 +31,3 @@ std::string Report();
 void Reset();
 
 }  // namespace eplb::cuda_emulator
-
-#endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_EMULATOR_H_

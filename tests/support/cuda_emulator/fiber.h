@@ -1,6 +1,5 @@
 // A stack of its own that runs until it switches to another: a thread of a block.
-#ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_FIBER_H_
-#define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_FIBER_H_
+#pragma once
 
 #include <cstddef>
 
@@ -42,5 +41,3 @@ class Fiber {
 };
 
 }  // namespace eplb::cuda_emulator
-
-#endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_FIBER_H_

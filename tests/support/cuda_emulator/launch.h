@@ -1,6 +1,5 @@
 // A launch of a translated kernel, and the runtime's template that takes a kernel.
-#ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_LAUNCH_H_
-#define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_LAUNCH_H_
+#pragma once
 
 #include <functional>
 #include <type_traits>
@@ -39,5 +38,3 @@ cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* /*kern
   attributes->maxThreadsPerBlock = 1024;
   return cudaSuccess;
 }
-
-#endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_LAUNCH_H_

@@ -1,6 +1,5 @@
 // The multiprocessor: blocks of fibers, who runs next, and what threads wait for.
-#ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MACHINE_H_
-#define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MACHINE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -84,5 +83,3 @@ std::byte* DynamicSharedMemory();
 std::byte* StaticSharedMemory(const void* key, size_t size, size_t alignment);
 
 }  // namespace eplb::cuda_emulator
-
-#endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MACHINE_H_

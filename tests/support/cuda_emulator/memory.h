@@ -1,7 +1,6 @@
 // Memory of the emulated device: an address is used once, and what lies around an allocation is
 // watched.
-#ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MEMORY_H_
-#define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MEMORY_H_
+#pragma once
 
 #include <cstddef>
 #include <string>
@@ -32,5 +31,3 @@ bool IsBetween(const void* address);
 std::string WhatIsDamaged();
 
 }  // namespace eplb::cuda_emulator
-
-#endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_MEMORY_H_

@@ -18,7 +18,6 @@ import mutants
 SHARED = {"cuda/runtime.h"}
 EMULATOR = "::eplb::cuda_emulator::"
 INCLUDE = re.compile(r'^#include (["<])([^">]+)[">].*$', re.M)
-GUARD = re.compile(r"#ifndef (\w+H_)\n#define \1\n(.*)\n#endif[^\n]*\1\s*\Z", re.S)
 DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w:<> ]+?)\s+(\w+)\s*\[\s*\]\s*;")
 STATIC = re.compile(r"__shared__\s+([\w:<> ]+?)\s+(\w+)((?:\s*\[[^\]]*\])*)\s*;")
 BOUNDS = re.compile(r"__launch_bounds__\(([^()]*)\)\s*\w+\([^()]*\)\s*\{")
@@ -84,13 +83,10 @@ class Variant:
         if path in self.paths:
             return
         self.paths.append(path)
-        text = translate(self.read(path), path)
-        guard = GUARD.search(text)
-        first_line = text.count("\n", 0, guard.start(2)) + 1 if guard else 1
-        text = guard[2] if guard else text
+        text = translate(self.read(path), path).replace("#pragma once\n", "\n")
         text = re.sub(r"\bnamespace eplb::cuda\b", f"namespace eplb::{self.namespace}", text)
         at = 0
-        self.text.append(f'#line {first_line} "{path}"\n')
+        self.text.append(f'#line 1 "{path}"\n')
         for include in INCLUDE.finditer(text):
             target = include[2]
             if include[1] == "<" or not target.startswith("cuda/") or target in SHARED:
@@ -99,7 +95,7 @@ class Variant:
             else:
                 self.text.append(text[at:include.start()])
                 self.add(target)
-                line = first_line + text.count("\n", 0, include.end())
+                line = 1 + text.count("\n", 0, include.end())
                 self.text.append(f'\n#line {line} "{path}"\n')
             at = include.end()
         self.text.append(text[at:] + "\n")

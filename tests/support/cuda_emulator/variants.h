@@ -1,7 +1,6 @@
 // The kernels as they are, and mutants of them, in one program: which of them a launcher of
 // eplb::cuda calls.
-#ifndef EPLB_TESTS_SUPPORT_CUDA_EMULATOR_VARIANTS_H_
-#define EPLB_TESTS_SUPPORT_CUDA_EMULATOR_VARIANTS_H_
+#pragma once
 
 #include <string>
 
@@ -21,5 +20,3 @@ bool SelectVariant(const std::string& variant);
 AnyFunction FindLauncher(const std::string& launcher);
 
 }  // namespace eplb::cuda_emulator
-
-#endif  // EPLB_TESTS_SUPPORT_CUDA_EMULATOR_VARIANTS_H_

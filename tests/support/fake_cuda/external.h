@@ -1,7 +1,6 @@
 // Interface of the stand-in for CUDA for stand-ins of other libraries that are loaded later and put
 // kernels of their own onto its streams. They look up fakeCudaForLibraries by its name.
-#ifndef EPLB_TESTS_SUPPORT_FAKE_CUDA_EXTERNAL_H_
-#define EPLB_TESTS_SUPPORT_FAKE_CUDA_EXTERNAL_H_
+#pragma once
 
 #include <cstddef>
 #include <functional>
@@ -27,5 +26,3 @@ struct ForLibraries {
 }  // namespace eplb::fake_cuda
 
 extern "C" const eplb::fake_cuda::ForLibraries* fakeCudaForLibraries();
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_CUDA_EXTERNAL_H_

@@ -22,8 +22,7 @@
 //
 // For processes, by the environment: EPLB_FAKE_CUDA_PEERS=off (no device reaches another's memory),
 // EPLB_FAKE_CUDA_LOST_WRITES=1 (what is written into a peer's memory does not arrive).
-#ifndef EPLB_TESTS_SUPPORT_FAKE_CUDA_FAKE_CUDA_H_
-#define EPLB_TESTS_SUPPORT_FAKE_CUDA_FAKE_CUDA_H_
+#pragma once
 
 #include <chrono>
 #include <cstddef>
@@ -183,5 +182,3 @@ void UseContext();
 void ForgetContexts();
 
 }  // namespace eplb::fake_cuda
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_CUDA_FAKE_CUDA_H_

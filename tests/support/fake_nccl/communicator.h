@@ -2,8 +2,7 @@
 // group after the other. Where the program runs on the stand-in for CUDA, a group is an operation
 // of its stream: launched some polls after it was asked for, begun when the stream comes to it, and
 // over when both ends are.
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_COMMUNICATOR_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_COMMUNICATOR_H_
+#pragma once
 
 #include <atomic>
 #include <chrono>
@@ -104,5 +103,3 @@ class Communicator {
 };
 
 }  // namespace eplb::fake_nccl
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_COMMUNICATOR_H_

@@ -19,8 +19,7 @@
 // ncclInProgress until the bytes of a group have moved.
 // A group that the other end does not have with the same operations and sizes is an error at both
 // ends, where NCCL hangs.
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_FAKE_NCCL_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_FAKE_NCCL_H_
+#pragma once
 
 #include <cstdint>
 
@@ -42,5 +41,3 @@ int fakeNcclNumCommunicators();
 // where it is not.
 int64_t fakeNcclBytesPassed();
 }
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_FAKE_NCCL_H_

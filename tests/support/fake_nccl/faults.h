@@ -1,6 +1,5 @@
 // Faults to inject, as text: "rank=1,group=3,kind=delay,ms=500; rank=0,group=2,kind=die".
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_FAULTS_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_FAULTS_H_
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -47,5 +46,3 @@ std::optional<Fault> FaultOf(const std::vector<Fault>& faults, int32_t rank, Fau
 std::vector<Fault> FaultsOf(const std::vector<Fault>& faults, int32_t rank, int64_t group);
 
 }  // namespace eplb::fake_nccl
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_FAULTS_H_

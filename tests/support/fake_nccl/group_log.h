@@ -4,8 +4,7 @@
 //   rank=0 refused two sends in a group
 //   rank=0 registered
 //   rank=0 aborted
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_GROUP_LOG_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_GROUP_LOG_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -18,5 +17,3 @@ std::string LogOfProcess();  // lines with their ends
 void ClearLog();
 
 }  // namespace eplb::fake_nccl
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_GROUP_LOG_H_

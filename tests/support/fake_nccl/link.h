@@ -1,7 +1,6 @@
 // One rank's end of the connection with one peer, during a group: who sends waits until the other
 // end receives, as NCCL's kernels do.
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_LINK_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_LINK_H_
+#pragma once
 
 #include <array>
 #include <cstddef>
@@ -93,5 +92,3 @@ class Link {
 };
 
 }  // namespace eplb::fake_nccl
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_LINK_H_

@@ -1,7 +1,6 @@
 // Memory that NCCL works with: where it lies, who still uses it, what is registered, and how often
 // NCCL's kernels pass over it.
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_MEMORY_USE_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_MEMORY_USE_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -39,5 +38,3 @@ void CountPasses(std::span<const Operation> operations);
 int64_t BytesPassed();
 
 }  // namespace eplb::fake_nccl
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_MEMORY_USE_H_

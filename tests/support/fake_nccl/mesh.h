@@ -1,6 +1,5 @@
 // Sockets between every two ranks, found by the communicator's id: ranks are threads or processes.
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_MESH_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_MESH_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -33,5 +32,3 @@ struct MeshAddress {
 std::vector<Descriptor> ConnectMesh(const MeshAddress& address, int stop, std::string* error);
 
 }  // namespace eplb::fake_nccl
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_MESH_H_

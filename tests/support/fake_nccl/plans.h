@@ -1,7 +1,6 @@
 // How NCCL cuts a group of sends and receives into kernels (2.28.9, src/enqueue.cc): the model with
 // which the fake shows that large groups can wait for each other for ever.
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_PLANS_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_PLANS_H_
+#pragma once
 
 #include <cstddef>
 #include <cstdint>
@@ -32,5 +31,3 @@ std::vector<std::vector<size_t>> CutIntoPlans(const std::vector<Operation>& oper
                                               const Planner& planner);
 
 }  // namespace eplb::fake_nccl
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_PLANS_H_

@@ -1,7 +1,6 @@
 // Rules that a program broke and that NCCL itself would not report: each fails the process when it
 // exits, unless a test took it.
-#ifndef EPLB_TESTS_SUPPORT_FAKE_NCCL_VIOLATIONS_H_
-#define EPLB_TESTS_SUPPORT_FAKE_NCCL_VIOLATIONS_H_
+#pragma once
 
 #include <string>
 
@@ -13,5 +12,3 @@ void Blame(const std::string& what);
 std::string TakeViolations();
 
 }  // namespace eplb::fake_nccl
-
-#endif  // EPLB_TESTS_SUPPORT_FAKE_NCCL_VIOLATIONS_H_

@@ -1,6 +1,5 @@
 // A server that a measurement starts, watches and stops.
-#ifndef EPLB_TESTS_TOOLS_BENCH_CHILD_PROCESS_H_
-#define EPLB_TESTS_TOOLS_BENCH_CHILD_PROCESS_H_
+#pragma once
 
 #include <sys/types.h>
 
@@ -53,5 +52,3 @@ class ChildProcess {
 std::string BesideThisProgram(const std::string& name);
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_TOOLS_BENCH_CHILD_PROCESS_H_

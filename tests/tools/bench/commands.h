@@ -1,7 +1,6 @@
 // Commands of eplb-bench. Each command starts the servers that it needs, on loopback, and
 // returns its figures.
-#ifndef EPLB_TESTS_TOOLS_BENCH_COMMANDS_H_
-#define EPLB_TESTS_TOOLS_BENCH_COMMANDS_H_
+#pragma once
 
 #include <string>
 
@@ -40,5 +39,3 @@ absl::StatusOr<nlohmann::ordered_json> MeasureJobs(const Options& options);
 absl::StatusOr<nlohmann::ordered_json> MeasureFrozen(const Options& options);
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_TOOLS_BENCH_COMMANDS_H_

@@ -1,6 +1,5 @@
 // The daemon under measurement, and the job that the commands run on it.
-#ifndef EPLB_TESTS_TOOLS_BENCH_DAEMON_H_
-#define EPLB_TESTS_TOOLS_BENCH_DAEMON_H_
+#pragma once
 
 #include <map>
 #include <memory>
@@ -47,5 +46,3 @@ int ConnectionsOf(const Options& options, int num_sessions);
 absl::Status AllowFilesFor(int num_connections);
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_TOOLS_BENCH_DAEMON_H_

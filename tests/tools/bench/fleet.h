@@ -1,6 +1,5 @@
 // Many sessions of one process, as cheap as gRPC allows: bytes in, bytes out, nothing is parsed.
-#ifndef EPLB_TESTS_TOOLS_BENCH_FLEET_H_
-#define EPLB_TESTS_TOOLS_BENCH_FLEET_H_
+#pragma once
 
 #include <atomic>
 #include <condition_variable>
@@ -72,5 +71,3 @@ class Fleet {
 };
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_TOOLS_BENCH_FLEET_H_

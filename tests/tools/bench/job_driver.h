@@ -1,6 +1,5 @@
 // A bench's job on a running daemon: all its ranks say Hello, report, and answer proposals.
-#ifndef EPLB_TESTS_TOOLS_BENCH_JOB_DRIVER_H_
-#define EPLB_TESTS_TOOLS_BENCH_JOB_DRIVER_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -85,5 +84,3 @@ class JobDriver {
 };
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_TOOLS_BENCH_JOB_DRIVER_H_

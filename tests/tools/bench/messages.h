@@ -1,6 +1,5 @@
 // The messages of a bench's ranks, as bytes that many sessions share.
-#ifndef EPLB_TESTS_TOOLS_BENCH_MESSAGES_H_
-#define EPLB_TESTS_TOOLS_BENCH_MESSAGES_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -34,5 +33,3 @@ grpc::ByteBuffer HelloOf(const BenchJob& job, int rank, const Placement& running
 grpc::ByteBuffer ReportOf(const BenchJob& job, int64_t window, const LoadMatrix& counts);
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_TOOLS_BENCH_MESSAGES_H_

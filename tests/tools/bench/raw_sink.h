@@ -1,6 +1,5 @@
 // The baseline: a gRPC server that throws away what it reads.
-#ifndef EPLB_TESTS_TOOLS_BENCH_RAW_SINK_H_
-#define EPLB_TESTS_TOOLS_BENCH_RAW_SINK_H_
+#pragma once
 
 namespace eplb::bench {
 
@@ -10,5 +9,3 @@ namespace eplb::bench {
 int RunRawSink();
 
 }  // namespace eplb::bench
-
-#endif  // EPLB_TESTS_TOOLS_BENCH_RAW_SINK_H_

@@ -1,6 +1,5 @@
 // Faults that a proxy applies to the bytes that pass it.
-#ifndef EPLB_TESTS_TOOLS_CHAOS_FAULTS_H_
-#define EPLB_TESTS_TOOLS_CHAOS_FAULTS_H_
+#pragma once
 
 #include <cstdint>
 #include <string>
@@ -25,5 +24,3 @@ struct Faults {
 absl::Status ApplyLine(const std::string& line, Faults* faults);
 
 }  // namespace eplb::chaos
-
-#endif  // EPLB_TESTS_TOOLS_CHAOS_FAULTS_H_

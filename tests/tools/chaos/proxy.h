@@ -1,6 +1,5 @@
 // A TCP proxy that hurts what passes it.
-#ifndef EPLB_TESTS_TOOLS_CHAOS_PROXY_H_
-#define EPLB_TESTS_TOOLS_CHAOS_PROXY_H_
+#pragma once
 
 #include <netinet/in.h>
 
@@ -83,5 +82,3 @@ class Proxy {
 };
 
 }  // namespace eplb::chaos
-
-#endif  // EPLB_TESTS_TOOLS_CHAOS_PROXY_H_

@@ -26,6 +26,7 @@ from eplb.torch.pieces import ExpertTensor, Piece
 from eplb.torch.routing import Seam, SlotColumns, Turn
 from eplb.torch.scattered import Part
 from eplb.torch.state import Masters
+from eplb.torch.watcher import Watcher, watch
 
 
 def attach(model: Union[nn.Module, Sequence[nn.Module]], optimizer: Any = None, *, experts: Experts,
@@ -83,4 +84,4 @@ class _Alone:
         return alone(data)
 
 
-__all__ = ["Attached", "ExpertTensor", "Part", "Piece", "SlotColumns", "attach"]
+__all__ = ["Attached", "ExpertTensor", "Part", "Piece", "SlotColumns", "Watcher", "attach", "watch"]

@@ -19,7 +19,7 @@ from eplb.client import Client
 from eplb.errors import Aborted, DataLoss, Error, FailedPrecondition, InvalidArgument
 from eplb.options import to_struct
 from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
-from eplb.torch.buffered import BufferedWeights, collect, spread, weights_of
+from eplb.torch.buffered import collect, ids_of_buffered, spread, weights_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import static_experts
 from eplb.torch.compiled import expect_not_compiled
@@ -30,13 +30,14 @@ from eplb.torch.layout import expect_one_model, expect_routers_of
 from eplb.torch.meeting import connect_options, meet
 from eplb.torch.pieces import ExpertTensor
 from eplb.torch.probe import SeenInputs
+from eplb.torch.registration import Registration
 from eplb.torch.routing import Seam, SlotColumns, TokenCounts, Turn, hook_router
 from eplb.torch.scattered import Scattered
 from eplb.torch.shards import fsdp_around, reshard
 from eplb.torch.state import Masters, OptimizerState, optimizers_of
 from eplb.torch.state_dicts import OptimizerStateDicts, StateDictHooks, hooks_of, refuse_moved
 from eplb.torch.told import Told
-from eplb.torch.watch import Watch
+from eplb.torch.memory_watch import Watch
 from eplb.views import Boundary
 
 # Boundaries until it is said which parameter's state is missing, and at least until a run ends in which no optimizer steps.
@@ -48,7 +49,6 @@ _NOT_COUNTING = "NOT_COUNTING: "
 # Why nothing moves before an end-to-end check.
 _UNVERIFIED = ("no batch has shown yet that expert e is in slot e: give attach a check_batch or call attached.check_forward(batch), or "
                "give check_batch=False where the trainer's order is known (docs/attach.md)")
-
 _NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
 
 
@@ -72,14 +72,13 @@ class Attached:
         self.last_boundary = _NOTHING
         self.num_adopted = 0
         self._weights: List[ExpertTensor] = []
-        self._registered: List[ExpertTensor] = []
         self._columns: List[SlotColumns] = []
         self._hooks: List[Any] = []
         self._state_dicts: List[Union[StateDictHooks, OptimizerStateDicts]] = []
         self._told = Told()
         self._calls: List[OptimizerCalls] = []
         self._seen_inputs: Optional[SeenInputs] = None
-        self.in_static_order, self._is_registered, self._waiting = False, False, ""
+        self.in_static_order, self._registration = False, Registration(None, [], OptimizerState([]), [], None)
         self._is_verified, self._has_switched, self._num_refused = check_batch is False, False, 0
         self._chunks = list(model) if isinstance(model, (list, tuple)) else [model]
         self._is_disabled, self._is_attached = os.environ.get("EPLB_DISABLE", "0") not in ("", "0"), True
@@ -148,10 +147,10 @@ class Attached:
         self._steps.end_boundary()
         with self._ending_the_run():
             self._watch.expect_trained_as_before()
-            if self._is_registered:
+            if self._registration.is_done:
                 self._steps.expect_some(max(_IDLE, 2 * self._intervals[0]))
         self._expect_memory(fully=is_vote)
-        if not self._is_registered and not self._register_when_ready():
+        if not self._registration.is_done and not self._register_when_ready(self._chunks):
             self._skipped_steps += 1
             self._silent_steps = 0 if self._counts.read().any() else self._silent_steps + 1
             self.last_boundary = _NOTHING._replace(version=client.placement.version, reason=self._reason_to_wait())
@@ -206,20 +205,19 @@ class Attached:
         """Names per-expert tensors of model and optimizers that are not registered, and modules outside of the model with the
         same experts. After the first step; for this rank alone.
 
-        ignore: patterns of names that are no expert's; routers' parameters, and weights whose copies move, are left out. errors:
-        InvalidArgument;
-        FailedPrecondition before state exists.
+        ignore: patterns of names that are no expert's; routers' parameters, weights whose copies move, and partitions whose
+        parts follow experts are left out. errors: InvalidArgument; FailedPrecondition before state exists.
         """
         if self._is_disabled:
             return
         client = self._expect_registered("check")
         expect_one_model(self._chunks, self.layers)
         module = nn.ModuleList(self._chunks) if len(self._chunks) > 1 else self._chunks[0]
-        left_out = {id(parameter) for layer in self.layers if layer.router is not None for parameter in layer.router.parameters()}
-        left_out.update(id(piece.whole()) for tensor in self._weights if isinstance(tensor, BufferedWeights) for piece in tensor.pieces)
+        left_out = {id(each) for layer in self.layers if layer.router is not None for each in layer.router.parameters()}
+        left_out.update(ids_of_buffered(self._weights))
         names = [any_number(name) for name, parameter in module.named_parameters() if id(parameter) in left_out]
         patterns = [*names, *(f"optimizer.{name}.*" for name in names), *ignore]
-        for optimizer in self._state.optimizers or [None]:
+        for optimizer in self._state.without_parts(self.layers) or [None]:
             client.check(module, optimizer, ignore=patterns)
 
     def check_experts(self, probe: Optional[Callable[[int, int], Any]] = None) -> None:
@@ -244,6 +242,17 @@ class Attached:
             client.check_experts(probe)
 
     # ---- checkpoints and the end ----
+
+    def named_expert_parameters(self) -> Iterator[Tuple[str, int, torch.Tensor]]:
+        """Yields, of each expert of this rank, (name of its parameter, number of the expert in its layer, the live weights), wherever
+        experts are. Names of single experts have {} for the number. Not collective. errors: FailedPrecondition after detach."""
+        if self._is_disabled:
+            return
+        self._expect_attached("named_expert_parameters")
+        for layer in self.layers:
+            first = self._coordinates.expert_model * layer.num_local_slots
+            here = self._static if self.in_static_order else self._slots
+            yield from layer.by_expert(here[layer.index][first:first + layer.num_local_slots].tolist())
 
     @contextlib.contextmanager
     def static_order(self) -> Iterator[None]:
@@ -323,6 +332,7 @@ class Attached:
         has_batch = check_batch is not None and check_batch is not False
         if self._find_weights(has_batch):
             self._scattered.expect_covered(self._all_gather, self._coordinates.expert_data_size)
+        self._registration = Registration(self._client, self.layers, self._state, self._weights, self._all_gather)
         self._watch = Watch(self.layers, OptimizerState([]), self._weights)
         self._hook_layers(seam)
         self._seen_inputs = SeenInputs(self.layers)
@@ -336,7 +346,7 @@ class Attached:
                 self._told.once(f"eplb: nothing moves: {_UNVERIFIED}")
         self._move(self._static, first, through_client=False)
         self._slots, self._version = first, self._client.placement.version
-        self._register_when_ready(is_attaching=True)
+        self._register_when_ready([])
         self._hook_state_dicts()
         ledgers = self._counts.ledgers
         self._steps = Steps(self._calls, self._boundary_behind_steps if boundary == "optimizer" else None,
@@ -351,8 +361,7 @@ class Attached:
 
     def _undo_attach(self, reason: str) -> None:
         """Takes off whatever attach put on, and closes the client."""
-        for tensor in self._registered or self._weights:
-            tensor.release()
+        self._registration.release()
         if self._seen_inputs is not None:
             self._seen_inputs.remove()
         for each in (*self._hooks, *self._state_dicts, *self._calls):
@@ -401,32 +410,12 @@ class Attached:
 
     # ---- parts: a step ----
 
-    def _register_when_ready(self, is_attaching: bool = False) -> bool:
-        """returns: whether everything is registered now. Collective. is_attaching: leaves the search for a second model to the
-        first switch, because it takes longer than the rest of attach. errors: FailedPrecondition when ranks differ;
-        InvalidArgument naming state that would not move, which closes this rank's client."""
-        def missing() -> str:
-            self._state.expect_understood(self.layers)
-            return self._state.missing(self.layers)
-
-        def stack() -> List[ExpertTensor]:
-            if not is_attaching:
-                expect_one_model(self._chunks, self.layers)
-            return self._stack_state()
-
+    def _register_when_ready(self, chunks: Sequence[nn.Module]) -> bool:
+        """Collective. chunks, returns, errors: as of Registration.complete; errors close this rank's client."""
         with self._ending_the_run():
-            waiting = enumerate(self._all_gather.objects_of(missing))
-            self._waiting = next((f"rank {rank} waits for the optimizer's state of {each}" for rank, each in waiting if each), "")
-            if self._waiting:
+            if not self._registration.complete(chunks):
                 return False
-            tensors = [*self._weights, *self._all_gather.together(stack)]
-        for tensor in tensors:
-            self._client.register(tensor.rows, name=tensor.name, layer=tensor.layer, role=tensor.role)
-            if isinstance(tensor, BufferedWeights):
-                self._client.register_derived(tensor.spread, name=f"{tensor.name}.in_buffer", layer=tensor.layer)
-        self._client.finish_registration()
-        self._registered, self._is_registered = tensors, True
-        self._watch = Watch(self.layers, self._state, tensors)
+        self._watch = Watch(self.layers, self._state, self._registration.tensors())
         return True
 
     def _reason_to_wait(self) -> str:
@@ -436,9 +425,9 @@ class Attached:
             return self._with_routers(f"{_NOT_COUNTING}rank {self._coordinates.rank} has counted no token since it attached")
         if number < _PATIENCE:
             return ""
-        if number == _PATIENCE and self._waiting.startswith(f"rank {self._coordinates.rank} "):
-            self._told.once(f"eplb: nothing moves: {self._waiting}, {number} boundaries after attach; does it get gradients?")
-        return self._waiting
+        if number == _PATIENCE and self._registration.waiting.startswith(f"rank {self._coordinates.rank} "):
+            self._told.once(f"eplb: nothing moves: {self._registration.waiting}, {number} boundaries after attach; does it get gradients?")
+        return self._registration.waiting
 
     def _vote_no(self, why: str) -> None:
         """Votes no if `why` is not empty. Logged once, at the second such vote in a row."""
@@ -470,11 +459,6 @@ class Attached:
         with self._ending_the_run():
             expect_alike_on_ranks(self._all_gather.objects_of(traits))
         self._has_switched = True
-
-    def _stack_state(self) -> List[ExpertTensor]:
-        self._state.expect_updated(self.layers)
-        expect_alike(self.layers, self._state)
-        return [tensor for layer in self.layers for tensor in self._state.tensors(layer)]
 
     def _expect_memory(self, fully: bool = True) -> None:
         """Takes over what was replaced. fully: as of Watch.intact, before rows move. errors: InvalidArgument for what cannot
@@ -544,7 +528,7 @@ class Attached:
             self._expect_memory()
             if isinstance(self._client.ended, DataLoss):
                 raise self._client.ended
-            return [self._is_registered and not self._client.closed and self._client.ended is None,
+            return [self._registration.is_done and not self._client.closed and self._client.ended is None,
                     zlib.crc32((self._static if self.in_static_order else self._slots).tobytes())]
 
         found = self._all_gather.objects_of(mine)
@@ -565,7 +549,7 @@ class Attached:
                 with _showing_how_to_save():
                     self._client._carry_to(after)
             else:
-                tensors = self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
+                tensors = self._registration.tensors()
                 self._carry(tensors, before, after)
                 spread(tensors)
             self._scattered.carry(self._carry, before, after)
@@ -589,7 +573,7 @@ class Attached:
 
     def _expect_registered(self, call: str) -> Client:
         client = self._expect_attached(call)
-        if not self._is_registered:
+        if not self._registration.is_done:
             raise FailedPrecondition(f"{call} was called before the first step_boundary at which optimizers had state")
         return client
 

@@ -66,6 +66,11 @@ def weights_of(layer: ExpertLayer, state: OptimizerState) -> Iterator[Any]:
             yield ExpertTensor(name, layer.index, "weight", [Piece(each) for each in parameters], layer.num_local_slots)
 
 
+def ids_of_buffered(tensors: Sequence[Any]) -> Iterator[int]:
+    """Yields the ids of the parameters of which copies move."""
+    return (id(piece.whole()) for each in tensors if isinstance(each, BufferedWeights) for piece in each.pieces)
+
+
 def collect(tensors: Sequence[Any], refresh: Optional[Callable[[], None]]) -> None:
     """Brings rows up to date before they move. refresh: of attach. Collective if refresh is."""
     if refresh is not None:

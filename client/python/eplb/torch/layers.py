@@ -11,6 +11,7 @@ from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tupl
 import torch
 from torch import nn
 
+from eplb._rows import local_of
 from eplb.errors import InvalidArgument
 from eplb.torch.shards import Shard, expect_whole_experts, rows_of, shard_of
 
@@ -68,6 +69,15 @@ class ExpertLayer:
     def parameters(self) -> Iterator[nn.Parameter]:
         for family in self.families.values():
             yield from family.parameters
+
+    def by_expert(self, experts: Sequence[int]) -> Iterator[Tuple[str, int, torch.Tensor]]:
+        """experts: in the local slots. Yields (name, expert, its weights in the model's own memory)."""
+        for family in self.families.values():
+            rows: Any = family.parameters
+            if family.is_stacked:
+                rows = (row.squeeze(0) for row in local_of(family.parameters[0]).detach().unflatten(0, (len(experts), -1)))
+            for expert, row in zip(experts, rows):
+                yield f"{self.name}.{family.template}", expert, row.detach()
 
 
 def find_layers(chunks: Sequence[nn.Module], experts: Experts, router: Optional[Router],

@@ -100,7 +100,7 @@ class RouterHook:
     def _hook(self, _module: torch.nn.Module, arguments: Any, named: Any, output: Any) -> Any:
         if self._turn is not None:
             return self._turn(output, self.columns)
-        return turn_by_shape(output, self.columns, _num_tokens((*arguments, *named.values())))
+        return turn_by_shape(output, self.columns, num_tokens_of((*arguments, *named.values())))
 
 
 def hook_router(turn: Optional[Turn], layer: ExpertLayer, columns: SlotColumns) -> RouterHook:
@@ -182,7 +182,7 @@ def _turn_masks(tensors: Sequence[torch.Tensor], columns: SlotColumns, dim: int)
             else columns.in_slot_order(each, dim) for each in tensors]
 
 
-def _num_tokens(arguments: Sequence[Any]) -> Optional[int]:
+def num_tokens_of(arguments: Sequence[Any]) -> Optional[int]:
     """Returns the tokens of the first [.., width] tensor of numbers among a router's arguments."""
     for each in arguments:
         if torch.is_tensor(each) and each.dim() > 1 and each.is_floating_point():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from operator import is_
+from types import SimpleNamespace
 from typing import Any, Callable, Dict, Iterator, List, Mapping, Optional, Sequence, Tuple, Union
 
 import torch
@@ -136,6 +137,14 @@ class OptimizerState:
         return {**({} if _is_same_memory(main, parameter) else {"master": main}),
                 **{key: value for key, value in sorted(self.of(parameter).items())
                    if torch.is_tensor(value) and value.shape == main.shape}}
+
+    def without_parts(self, layers: Sequence[ExpertLayer]) -> List[Any]:
+        """Returns what client.check looks at in the optimizers, without flat tensors whose parts follow experts."""
+        parts = (self.part(parameter) for layer in layers for parameter in layer.parameters())
+        flat = {id(part.tensor) for part in parts if part is not None}
+        return [SimpleNamespace(state={tensor: state for tensor, state in optimizer.state.items() if id(tensor) not in flat},
+                                param_groups=[{"params": [each for each in group["params"] if id(each) not in flat]}
+                                              for group in optimizer.param_groups]) for optimizer in self.optimizers]
 
     def tensors(self, layer: ExpertLayer) -> List[ExpertTensor]:
         """Masters, and whatever state there is now. errors: InvalidArgument naming a parameter or a piece of state."""

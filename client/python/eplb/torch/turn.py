@@ -1,6 +1,6 @@
 """The operator torch.ops.eplb.turn: counts a router's choices and turns them from logical experts to slots.
 
-For ids on the CPU it is one pass of libeplb. For masks and on other devices it is made of torch's operators and never waits for
+torch.ops.eplb.count counts alone. For ids on the CPU it is one pass of libeplb. For masks and on other devices it is made of torch's operators and never waits for
 the device. A compiled graph holds it as one node. Placement and counts are tensors, so a switch changes no graph.
 
 ledger: int64 [experts + 4]. First the number of ids below 0, the choices of each expert, and the number of ids beyond the experts.
@@ -36,6 +36,11 @@ def turn(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: i
     return torch.ops.eplb.turn.default(chosen, table, ledger, dim, run)
 
 
+def count(chosen: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> None:
+    """Counts as turn does."""
+    torch.ops.eplb.count.default(chosen, ledger, dim, run)
+
+
 def new_ledger(num_experts: int, device: torch.device) -> torch.Tensor:
     """Zeros. One tensor for each layer: a graph that writes parts of one tensor is guarded by all their overlaps."""
     return torch.zeros(num_experts + 4, dtype=torch.int64, device=device)
@@ -57,12 +62,22 @@ def _on_cpu(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim
         return _on_device(chosen, table, ledger, dim, run)
     chosen = chosen.contiguous()
     turned = torch.empty_like(chosen)
-    num_experts = table.numel() - 2
-    counters = ledger.data_ptr() + 8 if _counts_now(ledger, num_experts, run) else None
-    choices = structs.sized(structs.Choices, expert_ids=chosen.data_ptr(), counters=counters, num_tokens=chosen.numel(), top_k=1,
-                            num_experts=num_experts, id_type=_ID_TYPES[chosen.dtype])
-    _library.check(_library.load().eplb_turn_tokens(ctypes.byref(choices), table.data_ptr() + 8, turned.data_ptr()))
+    _pass_over(chosen, ledger, _counts_now(ledger, table.numel() - 2, run), table.data_ptr() + 8, turned.data_ptr())
     return turned
+
+
+def _count_on_cpu(chosen: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> None:
+    if chosen.dtype == torch.bool:
+        _count_on_device(chosen, ledger, dim, run)
+    elif _counts_now(ledger, ledger.numel() - 4, run):
+        _pass_over(chosen.contiguous(), ledger, True)
+
+
+def _pass_over(chosen: torch.Tensor, ledger: torch.Tensor, counts: bool, slots: Optional[int] = None,
+               turned: Optional[int] = None) -> None:
+    choices = structs.sized(structs.Choices, expert_ids=chosen.data_ptr(), counters=ledger.data_ptr() + 8 if counts else None,
+                            num_tokens=chosen.numel(), top_k=1, num_experts=ledger.numel() - 4, id_type=_ID_TYPES[chosen.dtype])
+    _library.check(_library.load().eplb_turn_tokens(ctypes.byref(choices), slots, turned))
 
 
 def _counts_now(ledger: torch.Tensor, num_experts: int, run: int) -> bool:
@@ -87,20 +102,25 @@ def _note_forward(ledger: torch.Tensor, run: int) -> bool:
 
 
 def _on_device(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> torch.Tensor:
-    num_experts = table.numel() - 2
-    weight = _weight(ledger, run)
+    _count_on_device(chosen, ledger, dim, run)
     if chosen.dtype == torch.bool:
         turned = torch.empty_like(chosen, memory_format=torch.contiguous_format)
         turned.index_copy_(dim, table[1:-1], chosen)
-        if weight is not None:
-            ledger[1:num_experts + 1] += chosen.movedim(dim, 0).reshape(num_experts, -1).sum(dim=1) * weight
         return turned
-    ids = chosen.reshape(-1)
-    rows = ids.long().clamp(-1, num_experts) + 1
-    if weight is not None:
-        ledger.scatter_add_(0, rows, weight.expand_as(rows))
-    slots = table.index_select(0, rows).to(chosen.dtype)
-    return torch.where((ids >= 0) & (ids < num_experts), slots, ids).view(chosen.shape)
+    num_experts = table.numel() - 2
+    slots = table.index_select(0, chosen.reshape(-1).long().clamp(-1, num_experts) + 1).view(chosen.shape)
+    return torch.where((chosen >= 0) & (chosen < num_experts), slots.to(chosen.dtype), chosen)
+
+
+def _count_on_device(chosen: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> None:
+    num_experts, weight = ledger.numel() - 4, _weight(ledger, run)
+    if weight is None:
+        return
+    if chosen.dtype == torch.bool:
+        ledger[1:num_experts + 1] += chosen.movedim(dim, 0).reshape(num_experts, -1).sum(dim=1) * weight
+        return
+    rows = chosen.reshape(-1).long().clamp(-1, num_experts) + 1
+    ledger.scatter_add_(0, rows, weight.expand_as(rows))
 
 
 def _weight(ledger: torch.Tensor, run: int) -> Optional[torch.Tensor]:
@@ -128,3 +148,7 @@ _operators.define(_SIGNATURE, tags=(torch.Tag.pt2_compliant_tag,))
 _operators.impl("turn", _on_cpu, "CPU")
 _operators.impl("turn", _on_device, "CompositeExplicitAutograd")
 torch.library.register_fake("eplb::turn", _like, lib=_operators)
+_operators.define("count(Tensor chosen, Tensor(a!) ledger, int dim, int run) -> ()", tags=(torch.Tag.pt2_compliant_tag,))
+_operators.impl("count", _count_on_cpu, "CPU")
+_operators.impl("count", _count_on_device, "CompositeExplicitAutograd")
+torch.library.register_fake("eplb::count", lambda chosen, ledger, dim, run: None, lib=_operators)

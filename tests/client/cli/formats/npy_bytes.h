@@ -1,6 +1,5 @@
 // Writes .npy bytes as numpy.save does.
-#ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_NPY_BYTES_H_
-#define EPLB_TESTS_CLIENT_CLI_FORMATS_NPY_BYTES_H_
+#pragma once
 
 #include <string>
 #include <vector>
@@ -33,5 +32,3 @@ std::string Bytes(const std::vector<Number>& numbers) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_CLI_FORMATS_NPY_BYTES_H_

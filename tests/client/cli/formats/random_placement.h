@@ -1,6 +1,5 @@
 // Placements to write and read back.
-#ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_RANDOM_PLACEMENT_H_
-#define EPLB_TESTS_CLIENT_CLI_FORMATS_RANDOM_PLACEMENT_H_
+#pragma once
 
 #include <algorithm>
 #include <random>
@@ -13,7 +12,7 @@ namespace eplb {
 // 1..4 layers, up to 9 experts and 4 GPUs; replicas in random slots, and in random order when
 // `random_ranks`. Each GPU holds as many slots when `equal_gpus`.
 inline Placement RandomPlacement(std::mt19937_64& random, bool random_ranks, bool equal_gpus) {
-  const auto pick = [&random](int32_t from, int32_t to) { return testing::Pick(random, from, to); };
+  const auto pick = [&random](int32_t from, int32_t to) { return Pick(random, from, to); };
   const int32_t gpus = pick(1, 4);
   const int32_t experts = pick(1, 9);
   int32_t slots = std::max(experts, gpus) + pick(0, 6);
@@ -24,11 +23,9 @@ inline Placement RandomPlacement(std::mt19937_64& random, bool random_ranks, boo
                                              .num_gpus = gpus,
                                              .num_nodes = gpus % 2 == 0 ? pick(1, 2) : 1,
                                              .num_groups = pick(1, 3)});
-  Placement placement = testing::RandomPlacement(random, topology);
+  Placement placement = RandomPlacement(random, topology);
   if (random_ranks) return placement;
   return *Placement::FromSlots(topology, placement.physical_to_logical_map());
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_CLI_FORMATS_RANDOM_PLACEMENT_H_

@@ -1,6 +1,5 @@
 // Results of readers: values that must be there, and files that must be refused.
-#ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_REFUSED_H_
-#define EPLB_TESTS_CLIENT_CLI_FORMATS_REFUSED_H_
+#pragma once
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -47,5 +46,3 @@ inline std::string With(std::string text, const std::string& from, const std::st
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_CLI_FORMATS_REFUSED_H_

@@ -1,6 +1,5 @@
 // Writes safetensors bytes, right or wrong.
-#ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_SAFETENSORS_BYTES_H_
-#define EPLB_TESTS_CLIENT_CLI_FORMATS_SAFETENSORS_BYTES_H_
+#pragma once
 
 #include <string>
 
@@ -13,5 +12,3 @@ inline std::string SafetensorsBytes(const std::string& header, const std::string
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_CLI_FORMATS_SAFETENSORS_BYTES_H_

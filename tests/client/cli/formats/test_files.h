@@ -1,6 +1,5 @@
 // A directory of its own for each test, removed afterwards.
-#ifndef EPLB_TESTS_CLIENT_CLI_FORMATS_TEST_FILES_H_
-#define EPLB_TESTS_CLIENT_CLI_FORMATS_TEST_FILES_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -44,5 +43,3 @@ class FilesTest : public ::testing::Test {
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_CLI_FORMATS_TEST_FILES_H_

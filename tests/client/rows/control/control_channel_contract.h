@@ -1,7 +1,6 @@
 // The contract of every ControlChannel. The claims are in control_channel_contract.cc and run
 // against each kind that instantiates the suite.
-#ifndef EPLB_TESTS_CLIENT_ROWS_CONTROL_CONTROL_CHANNEL_CONTRACT_H_
-#define EPLB_TESTS_CLIENT_ROWS_CONTROL_CONTROL_CHANNEL_CONTRACT_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -27,5 +26,3 @@ class ControlChannelContractTest : public ::testing::TestWithParam<MakeChannels>
 };
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_CONTROL_CONTROL_CHANNEL_CONTRACT_H_

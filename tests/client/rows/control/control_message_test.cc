@@ -1,6 +1,5 @@
 #include "client/rows/control/control_message.h"
 
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/socket.h>
 

@@ -1,6 +1,5 @@
 // Ranks that are threads: an all-gather among them, and a function that runs a body on each.
-#ifndef EPLB_TESTS_CLIENT_ROWS_CONTROL_WORLD_H_
-#define EPLB_TESTS_CLIENT_ROWS_CONTROL_WORLD_H_
+#pragma once
 
 #include <condition_variable>
 #include <cstdint>
@@ -73,5 +72,3 @@ inline std::vector<AllGather> MakeThreadAllGathers(int32_t world_size) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_CONTROL_WORLD_H_

@@ -1,6 +1,5 @@
 // The bounce path between threads, over any kind of queue.
-#ifndef EPLB_TESTS_CLIENT_ROWS_PATHS_BOUNCE_WORLD_H_
-#define EPLB_TESTS_CLIENT_ROWS_PATHS_BOUNCE_WORLD_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -82,5 +81,3 @@ Transports MakeBounceWorld(int32_t world_size, int64_t staging_bytes) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_PATHS_BOUNCE_WORLD_H_

@@ -2,8 +2,6 @@
 
 #include <gmock/gmock.h>
 
-#include "absl/time/clock.h"
-
 #include "tests/client/rows/control/world.h"
 #include "tests/client/rows/paths/host_world.h"
 #include "tests/client/rows/transport_contract.h"

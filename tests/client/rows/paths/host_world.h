@@ -1,6 +1,5 @@
 // Host transports whose ranks are threads of the test.
-#ifndef EPLB_TESTS_CLIENT_ROWS_PATHS_HOST_WORLD_H_
-#define EPLB_TESTS_CLIENT_ROWS_PATHS_HOST_WORLD_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -48,5 +47,3 @@ inline Transports MakeTcpWorld(int32_t world_size, int64_t staging_bytes) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_PATHS_HOST_WORLD_H_

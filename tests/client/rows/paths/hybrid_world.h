@@ -1,7 +1,6 @@
 // The hybrid path over a stand-in for libnccl, in host memory or that of a queue: ranks are
 // threads, and a function says which of them share a host.
-#ifndef EPLB_TESTS_CLIENT_ROWS_PATHS_HYBRID_WORLD_H_
-#define EPLB_TESTS_CLIENT_ROWS_PATHS_HYBRID_WORLD_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -125,5 +124,3 @@ Transports MakeHybridWorld(int32_t world_size, int64_t staging_bytes) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_PATHS_HYBRID_WORLD_H_

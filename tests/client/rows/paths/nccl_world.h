@@ -1,6 +1,5 @@
 // The nccl path over a stand-in for libnccl, in host memory or that of a queue: ranks are threads.
-#ifndef EPLB_TESTS_CLIENT_ROWS_PATHS_NCCL_WORLD_H_
-#define EPLB_TESTS_CLIENT_ROWS_PATHS_NCCL_WORLD_H_
+#pragma once
 
 #include <dlfcn.h>
 #include <gtest/gtest.h>
@@ -81,5 +80,3 @@ inline Transports MakeLargePieceNcclWorld(int32_t world_size, int64_t staging_by
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_PATHS_NCCL_WORLD_H_

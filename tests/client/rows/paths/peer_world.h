@@ -1,7 +1,6 @@
 // The path of the peer transport in host memory: ranks are threads, whose staging is mapped because
 // it is theirs. On a GPU the same code runs over CUDA queues.
-#ifndef EPLB_TESTS_CLIENT_ROWS_PATHS_PEER_WORLD_H_
-#define EPLB_TESTS_CLIENT_ROWS_PATHS_PEER_WORLD_H_
+#pragma once
 
 #include <gtest/gtest.h>
 
@@ -60,5 +59,3 @@ inline Transports MakePeerWorld(int32_t world_size, int64_t staging_bytes) {
 }
 
 }  // namespace eplb
-
-#endif  // EPLB_TESTS_CLIENT_ROWS_PATHS_PEER_WORLD_H_

@@ -2,7 +2,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <optional>
 #include <utility>
 
@@ -41,18 +40,12 @@ void TrainWindow(TestJob& job, int64_t number, double seconds = 1) {
 }
 
 // All chunks that are proposed.
-void SwitchAll(TestJob& job) {
-  job.Deliver();
-  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();
-}
-
-Plan LastPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
+void SwitchAll(TestJob& job) { job.CommitAll(12); }
 
 TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
-  TestJob job(AutoConfig(10));
-  job.ConnectAll();
+  ConnectedJob job(AutoConfig(10));
   TrainWindow(job, 0);
-  const Plan plan = LastPlan(job);
+  const Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.policy, "auto");
   EXPECT_EQ(plan.result, PlanResult::kProposed) << plan.reason;
   EXPECT_THAT(plan.reason, HasSubstr("rebalance saves"));
@@ -72,16 +65,17 @@ TEST_P(MeasuredBandwidthTest, AMigrationHasNoPriceInSecondsBeforeASwitchWasMeasu
   config.costs.token_seconds = GetParam();
   ConnectedJob job(config);
   TrainWindow(job, 0);
-  EXPECT_THAT(LastPlan(job).reason,
+  EXPECT_THAT(job.NewestPlan().reason,
               HasSubstr("(not measured yet; estimated from its bytes at 450 GB/s: under 1 ms)"));
-  EXPECT_FALSE(LastPlan(job).migration_seconds.has_value());
-  EXPECT_FALSE(LastPlan(job).net_gain_seconds.has_value());
+  EXPECT_FALSE(job.NewestPlan().migration_seconds.has_value());
+  EXPECT_FALSE(job.NewestPlan().net_gain_seconds.has_value());
   EXPECT_FALSE(job.daemon.View().candidates.front().net_seconds.has_value());
   EXPECT_FALSE(job.daemon.View().candidates.front().realized.has_value()) << "none was compared";
   SwitchAll(job);
   LoadMatrix turned = TestReport(0, 9).counts.rowwise().reverse();
-  for (int64_t number = 2; LastPlan(job).plan == 1 || !LastPlan(job).migration_seconds; ++number) {
-    ASSERT_LT(number, 20) << LastPlan(job).reason;
+  for (int64_t number = 2; job.NewestPlan().plan == 1 || !job.NewestPlan().migration_seconds;
+       ++number) {
+    ASSERT_LT(number, 20) << job.NewestPlan().reason;
     job.daemon.Advance(absl::Seconds(1));
     for (const FakeRank& rank : job.ranks) {
       wire::LoadReport report = TestReport(10 * number, 10 * number + 9);
@@ -90,58 +84,54 @@ TEST_P(MeasuredBandwidthTest, AMigrationHasNoPriceInSecondsBeforeASwitchWasMeasu
     }
     AnswerAuto(job);
   }
-  EXPECT_TRUE(LastPlan(job).net_gain_seconds.has_value());
-  EXPECT_THAT(LastPlan(job).reason, HasSubstr(" of migration"));
-  EXPECT_THAT(LastPlan(job).reason, Not(HasSubstr("not measured yet")));
+  EXPECT_TRUE(job.NewestPlan().net_gain_seconds.has_value());
+  EXPECT_THAT(job.NewestPlan().reason, HasSubstr(" of migration"));
+  EXPECT_THAT(job.NewestPlan().reason, Not(HasSubstr("not measured yet")));
 }
 
 TEST(AutoDecisionsTest, AWindowWithoutADecisionLeavesNoPlan) {
-  TestJob job(AutoConfig(30));
-  job.ConnectAll();
+  ConnectedJob job(AutoConfig(30));
   TrainWindow(job, 0);
   SwitchAll(job);
-  const int64_t plans = LastPlan(job).plan;
+  const int64_t plans = job.NewestPlan().plan;
   const int64_t solves = job.daemon.num_solves();
   TrainWindow(job, 1);
   TrainWindow(job, 2);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(LastPlan(job).plan, plans);
+  EXPECT_EQ(job.NewestPlan().plan, plans);
   EXPECT_EQ(job.daemon.num_solves(), solves + 2) << "the back-test sees every window";
   EXPECT_EQ(job.daemon.View().candidates.front().windows, 3);
 }
 
 TEST(AutoDecisionsTest, AnotherIntervalHoldsFromTheNextWindowOn) {
-  TestJob job(AutoConfig(1000));
-  job.ConnectAll();
+  ConnectedJob job(AutoConfig(1000));
   TrainWindow(job, 0);
   SwitchAll(job);
-  const int64_t plans = LastPlan(job).plan;
+  const int64_t plans = job.NewestPlan().plan;
   TrainWindow(job, 1);
-  ASSERT_EQ(LastPlan(job).plan, plans);
+  ASSERT_EQ(job.NewestPlan().plan, plans);
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 10}}).ok());
   TrainWindow(job, 2);
-  EXPECT_EQ(LastPlan(job).plan, plans + 1);
+  EXPECT_EQ(job.NewestPlan().plan, plans + 1);
   EXPECT_EQ(job.daemon.View().candidates.front().windows, 3) << "the back-test goes on";
 }
 
 TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
-  TestJob job(AutoConfig(1000));
-  job.ConnectAll();
+  ConnectedJob job(AutoConfig(1000));
   TrainWindow(job, 0);
   SwitchAll(job);
   for (int restart = 0; restart < 3; ++restart) {
-    const int64_t plans = LastPlan(job).plan;
+    const int64_t plans = job.NewestPlan().plan;
     job.daemon.Restart();
     job.ConnectAll();
     TrainWindow(job, 2 + restart);
     EXPECT_EQ(job.daemon.state(), "IDLE");
-    EXPECT_EQ(LastPlan(job).plan, plans) << restart;
+    EXPECT_EQ(job.NewestPlan().plan, plans) << restart;
   }
 }
 
 TEST(AutoDecisionsTest, BackingOffSkipsDecisionsAndNoWindowsOfTheBackTest) {
-  TestJob job(AutoConfig(20));
-  job.ConnectAll();
+  ConnectedJob job(AutoConfig(20));
   TrainWindow(job, 0);
   ASSERT_EQ(job.daemon.state(), "PREPARING");
   job.daemon.Say(job.ranks[1].session,
@@ -163,8 +153,8 @@ TEST(AutoDecisionsTest, WhatCostsMoreThanItSavesIsKept) {
   for (FakeRank& rank : job.ranks) rank.identity.weight_bytes = int64_t{1} << 30;  // 10 s
   job.ConnectAll();
   TrainWindow(job, 0);
-  EXPECT_EQ(LastPlan(job).result, PlanResult::kKept);
-  EXPECT_THAT(LastPlan(job).reason,
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kKept);
+  EXPECT_THAT(job.NewestPlan().reason,
               HasSubstr("does not pay for a migration of 8.6 GB (not measured yet"));
 }
 

@@ -23,6 +23,10 @@ class SpeedJob {
   explicit SpeedJob(Config config = TestConfig()) : job_(std::move(config)) { job_.ConnectAll(); }
 
   CoreHarness& daemon() { return job_.daemon; }
+  void Restart() {
+    daemon().Restart();
+    job_.ConnectAll();
+  }
 
   void Report(int windows, const std::vector<double>& speeds) {
     for (int window = 0; window < windows; ++window) {
@@ -92,23 +96,13 @@ TEST(GpuSpeedsTest, AGpuThatIsFastAgainIsToldOnce) {
 }
 
 TEST(GpuSpeedsTest, ADaemonThatStartsAgainKnowsTheSlowGpus) {
-  TestJob ranks;
-  ranks.ConnectAll();
-  for (int64_t step = 0; step < 80; step += 10) {
-    for (size_t rank = 0; rank < ranks.ranks.size(); ++rank) {
-      wire::LoadReport report = TestReport(step, step + 9);
-      report.step_seconds = (rank == 0 ? 2400e-6 : 240e-6) / (rank == 1 ? 0.7 : 1);
-      ranks.daemon.Say(ranks.ranks[rank].session, report);
-    }
-    ranks.daemon.AnswerSolve(Exchanged({}));
-  }
-  ASSERT_EQ(ranks.daemon.View().gpu_speeds.size(), 1u);
-  ranks.daemon.Restart();
-  for (FakeRank& rank : ranks.ranks) rank.session = 0;
-  ranks.ConnectAll();
-  ASSERT_EQ(ranks.daemon.View().gpu_speeds.size(), 1u);
-  EXPECT_EQ(ranks.daemon.View().gpu_speeds[0].measured_speed, 0.7);
-  EXPECT_THAT(ranks.daemon.View().gpu_speeds[0].reason, HasSubstr("before this daemon started"));
+  SpeedJob job;
+  job.Report(8, {1, 0.7, 1});
+  ASSERT_EQ(job.daemon().View().gpu_speeds.size(), 1u);
+  job.Restart();
+  ASSERT_EQ(job.daemon().View().gpu_speeds.size(), 1u);
+  EXPECT_EQ(job.daemon().View().gpu_speeds[0].measured_speed, 0.7);
+  EXPECT_THAT(job.daemon().View().gpu_speeds[0].reason, HasSubstr("before this daemon started"));
 }
 
 TEST(GpuSpeedsTest, StatedSpeedsAndAvoidedGpusGoBeforeMeasuredOnes) {
@@ -190,9 +184,8 @@ TEST(GpuSpeedsTest, AStepTimeThatIsNoneEndsTheSession) {
   wire::LoadReport report = TestReport(0, 9);
   report.step_seconds = -1;
   job.daemon.Say(job.ranks[0].session, report);
-  ASSERT_TRUE(job.daemon.ClosedWith(job.ranks[0].session).has_value());
-  EXPECT_THAT(std::string(job.daemon.ClosedWith(job.ranks[0].session)->message()),
-              HasSubstr("step_seconds is -1"));
+  ASSERT_TRUE(job.ClosedWith(0).has_value());
+  EXPECT_THAT(std::string(job.ClosedWith(0)->message()), HasSubstr("step_seconds is -1"));
 }
 
 TEST(AvoidedSpeedTest, ItIsWhatTheColdestExpertsOfMostLayersHave) {

@@ -1,5 +1,6 @@
 #include "server/core/decisions/plans.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "server/core/decisions/plans.h"
@@ -9,11 +10,11 @@
 namespace eplb::core {
 namespace {
 
-Plan NewestPlan(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
+using ::testing::HasSubstr;
 
 TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
   ProposedJob job(Exchanged({0, 1, 2, 3}));
-  Plan plan = NewestPlan(job);
+  Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.result, PlanResult::kProposed);
   EXPECT_EQ(plan.plan, 1);
   EXPECT_EQ(plan.policy, "incremental");
@@ -35,7 +36,7 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
     job.daemon.Advance(absl::Milliseconds(2000));
     ASSERT_TRUE(job.VoteAndDeliver(step));
   }
-  plan = NewestPlan(job);
+  plan = job.NewestPlan();
   EXPECT_EQ(plan.result, PlanResult::kCommitted);
   EXPECT_EQ(plan.chunks_committed, 2);
   EXPECT_EQ(plan.last_version, 2);
@@ -60,8 +61,7 @@ TEST(PlansTest, ACommittedPlanHasItsPredictionsAndWhatWasMeasured) {
 // A job whose newest decision has committed all its chunks, and whose prediction of an earlier one
 // was compared with what followed.
 TestJob Committed() {
-  ConnectedJob job;
-  job.Report(0, 9);
+  AskedJob job;
   EXPECT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
   job.Report(10, 19);
   job.Report(20, 29);
@@ -70,7 +70,7 @@ TestJob Committed() {
     job.Deliver();
     EXPECT_TRUE(job.VoteAndDeliver(step));
   }
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kCommitted);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kCommitted);
   return job;
 }
 
@@ -79,31 +79,28 @@ void ReportAfter(TestJob& job, const LoadMatrix& counts) {
   wire::LoadReport report = TestReport(40, 49);
   report.counts = counts;
   report.version = 2;
-  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, report);
+  job.SayAll(report);
 }
 
 TEST(PlansTest, APredictionIsCountedOnceByWhatFollowed) {
   TestJob job = Committed();
   EXPECT_EQ(job.daemon.View().prediction_counts, PredictionCounts()) << "nothing followed yet";
-  EXPECT_GT(NewestPlan(job).prediction_error.value(), 0);
+  EXPECT_GT(job.NewestPlan().prediction_error.value(), 0);
   LoadMatrix counts = TestReport(40, 49).counts;
   counts.col(0) = 129;  // a little less even than the load that was decided on
   ReportAfter(job, counts);
   EXPECT_EQ(job.daemon.View().prediction_counts, (PredictionCounts{.within = 1}));
   wire::LoadReport next = TestReport(50, 59);
   next.version = 2;
-  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, next);
+  job.SayAll(next);
   EXPECT_EQ(job.daemon.View().prediction_counts, (PredictionCounts{.within = 1}));
 }
 
 TEST(PlansTest, APredictionWithoutAnErrorIsNeitherWithinNorMissed) {
   ProposedJob job(Exchanged({0, 1, 2, 3}));
-  for (const int64_t step : {12, 14}) {
-    job.Deliver();
-    ASSERT_TRUE(job.VoteAndDeliver(step));
-  }
+  job.CommitAll(12);
   ReportAfter(job, LoadMatrix::Constant(4, 6, 100));
-  EXPECT_TRUE(NewestPlan(job).balancedness_seen.has_value());
+  EXPECT_TRUE(job.NewestPlan().balancedness_seen.has_value());
   EXPECT_EQ(job.daemon.View().prediction_counts, PredictionCounts());
 }
 
@@ -112,11 +109,11 @@ TEST(PlansTest, AMissIsCountedByItsDirection) {
   LoadMatrix counts = LoadMatrix::Zero(4, 6);
   counts.col(0) = 600;  // one GPU of three has all tokens
   ReportAfter(less, counts);
-  EXPECT_LT(*NewestPlan(less).balancedness_seen, 0.34);
+  EXPECT_LT(*less.NewestPlan().balancedness_seen, 0.34);
   EXPECT_EQ(less.daemon.View().prediction_counts, (PredictionCounts{.below = 1}));
   TestJob better = Committed();
   ReportAfter(better, LoadMatrix::Constant(4, 6, 100));
-  EXPECT_GT(*NewestPlan(better).balancedness_seen, 0.99);
+  EXPECT_GT(*better.NewestPlan().balancedness_seen, 0.99);
   EXPECT_EQ(better.daemon.View().prediction_counts, (PredictionCounts{.above = 1}));
 }
 
@@ -137,7 +134,7 @@ TEST(PlansTest, TheTimesOfAChunkAreThoseAtWhichTheDaemonSawIt) {
   job.DeliverUp(2);
   job.DeliverUp(0);
   job.daemon.Advance(absl::Milliseconds(400));
-  EXPECT_EQ(NewestPlan(job).times.chunks.at(0).prepared_at, kNoTime) << "rank 1 has not answered";
+  EXPECT_EQ(job.NewestPlan().times.chunks.at(0).prepared_at, kNoTime) << "rank 1 has not answered";
   job.DeliverUp(1);
   job.daemon.Advance(absl::Seconds(1));
   for (FakeRank& rank : job.ranks) {
@@ -149,7 +146,7 @@ TEST(PlansTest, TheTimesOfAChunkAreThoseAtWhichTheDaemonSawIt) {
   job.DeliverUp(1);
   job.daemon.Advance(absl::Seconds(1));
   job.DeliverUp(2);
-  const PlanTimes times = NewestPlan(job).times;
+  const PlanTimes times = job.NewestPlan().times;
   EXPECT_EQ(times.window_began_at, began);
   EXPECT_EQ(times.window_complete_at, began + absl::Milliseconds(30));
   ASSERT_EQ(times.chunks.size(), 1U);
@@ -171,16 +168,15 @@ TEST(PlansTest, TheTimesOfAChunkAreThoseAtWhichTheDaemonSawIt) {
   EXPECT_EQ(chunk.ranks[2].prepared_at, chunk.prepared_at);
   EXPECT_EQ(chunk.ranks[2].applied_at, proposed + absl::Milliseconds(1500));
   EXPECT_EQ(chunk.ranks[2].pause_seconds, 0.5);
-  EXPECT_EQ(job.daemon.plans().at(1), NewestPlan(job)) << "stored as it is shown";
+  EXPECT_EQ(job.daemon.plans().at(1), job.NewestPlan()) << "stored as it is shown";
 }
 
 TEST(PlansTest, AWithdrawnChunkEndsUncommittedAndOneThatARestartCutHasNoEnd) {
   TestJob withdrawn;
   withdrawn.Propose(Exchanged({0, 1}));
   withdrawn.Deliver();
-  ASSERT_TRUE(withdrawn.Vote(12, /*transfer_works=*/false));
-  withdrawn.Deliver();
-  ChunkTimes chunk = NewestPlan(withdrawn).times.chunks.at(0);
+  ASSERT_TRUE(withdrawn.VoteAndDeliver(12, /*transfer_works=*/false));
+  ChunkTimes chunk = withdrawn.NewestPlan().times.chunks.at(0);
   EXPECT_EQ(chunk.ended_at, withdrawn.daemon.now());
   EXPECT_FALSE(chunk.committed);
   EXPECT_EQ(chunk.longest_pause_rank, -1);
@@ -191,8 +187,8 @@ TEST(PlansTest, AWithdrawnChunkEndsUncommittedAndOneThatARestartCutHasNoEnd) {
   cut.daemon.Restart();
   ASSERT_TRUE(cut.Vote(12));
   cut.ConnectAll();
-  ASSERT_EQ(NewestPlan(cut).chunks_committed, 1);
-  EXPECT_EQ(NewestPlan(cut).times.chunks.at(0).ended_at, kNoTime);
+  ASSERT_EQ(cut.NewestPlan().chunks_committed, 1);
+  EXPECT_EQ(cut.NewestPlan().times.chunks.at(0).ended_at, kNoTime);
 }
 
 TEST(PlansTest, TheChunksOfOldPlansHaveNoTimes) {
@@ -226,24 +222,23 @@ TEST(PlansTest, OfManyRanksTheSlowestAreKept) {
 }
 
 TEST(PlansTest, AKeptDecisionAndAFailingPolicyAreRecorded) {
-  ConnectedJob job;
-  job.Report(0, 9);
+  AskedJob job;
   job.daemon.AnswerSolve(Exchanged({}));
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kKept);
-  EXPECT_EQ(NewestPlan(job).num_chunks, 0);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kKept);
+  EXPECT_EQ(job.NewestPlan().num_chunks, 0);
   job.Report(10, 19);
   job.Report(20, 29);
   job.daemon.AnswerSolve(absl::InternalError("no idea"));
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kFailed);
-  EXPECT_EQ(NewestPlan(job).plan, 2);
-  EXPECT_NE(NewestPlan(job).reason.find("no idea"), std::string::npos);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kFailed);
+  EXPECT_EQ(job.NewestPlan().plan, 2);
+  EXPECT_THAT(job.NewestPlan().reason, HasSubstr("no idea"));
 }
 
 TEST(PlansTest, AWithdrawnPlanSaysWhy) {
   PreparedJob job(Exchanged({0, 1}));
   ASSERT_TRUE(job.VoteAndDeliver(12, /*transfer_works=*/false));
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
-  EXPECT_NE(NewestPlan(job).reason.find("checksum of layer 0 differs"), std::string::npos);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kWithdrawn);
+  EXPECT_THAT(job.NewestPlan().reason, HasSubstr("checksum of layer 0 differs"));
   EXPECT_EQ(job.daemon.core().counters().failed.at(2), 3);
 }
 
@@ -251,7 +246,7 @@ TEST(PlansTest, AnEndingRunSettlesThePlan) {
   ProposedJob job(Exchanged({0, 1}));
   job.Disconnect(0);
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kWithdrawn);
 }
 
 TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
@@ -260,7 +255,7 @@ TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
     job.Propose(Exchanged({0, 1, 2, 3}));
     job.Deliver();
     job.daemon.Restart();
-    EXPECT_EQ(NewestPlan(job).result, PlanResult::kProposed);
+    EXPECT_EQ(job.NewestPlan().result, PlanResult::kProposed);
     if (applied) {
       ASSERT_TRUE(job.Vote(12));
     } else {
@@ -268,11 +263,11 @@ TEST(PlansTest, AfterARestartTheRanksSayWhatBecameOfThePlan) {
     }
     job.ConnectAll();
     ASSERT_EQ(job.daemon.state(), "IDLE");
-    EXPECT_EQ(NewestPlan(job).result, applied ? PlanResult::kPartial : PlanResult::kWithdrawn);
-    EXPECT_EQ(NewestPlan(job).chunks_committed, applied ? 1 : 0);
+    EXPECT_EQ(job.NewestPlan().result, applied ? PlanResult::kPartial : PlanResult::kWithdrawn);
+    EXPECT_EQ(job.NewestPlan().chunks_committed, applied ? 1 : 0);
     // The daemon that the ranks told what they received and how long it took is gone.
-    EXPECT_EQ(NewestPlan(job).received_bytes, applied ? kNotMeasured : 0);
-    EXPECT_EQ(NewestPlan(job).pause_seconds, applied ? kNotMeasured : 0);
+    EXPECT_EQ(job.NewestPlan().received_bytes, applied ? kNotMeasured : 0);
+    EXPECT_EQ(job.NewestPlan().pause_seconds, applied ? kNotMeasured : 0);
   }
 }
 
@@ -280,16 +275,15 @@ TEST(PlansTest, AVersionReservedBetweenTwoChunksIsNotCountedAsAChunk) {
   PreparedJob job(Exchanged({0, 1, 2, 3}));
   job.daemon.Handle(ReserveVersion{.ticket = 1, .job = kJob});
   ASSERT_EQ(job.daemon.replies().at(1)->version, 2);
-  ASSERT_TRUE(job.Vote(12));
-  job.Deliver();  // chunk 1 is committed, chunk 2 proposed
-  ASSERT_EQ(NewestPlan(job).num_chunks, 2);
-  ASSERT_EQ(NewestPlan(job).chunks_committed, 1);
+  ASSERT_TRUE(job.VoteAndDeliver(12));  // chunk 1 is committed, chunk 2 proposed
+  ASSERT_EQ(job.NewestPlan().num_chunks, 2);
+  ASSERT_EQ(job.NewestPlan().chunks_committed, 1);
   job.daemon.Restart();
   ASSERT_TRUE(job.Vote(20));
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().version, 3);
-  EXPECT_EQ(NewestPlan(job).chunks_committed, 2);
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kCommitted);
+  EXPECT_EQ(job.NewestPlan().chunks_committed, 2);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kCommitted);
 }
 
 TEST(PlansTest, APlanOfBeforeARestartIsShownAsItWasStored) {
@@ -301,11 +295,11 @@ TEST(PlansTest, APlanOfBeforeARestartIsShownAsItWasStored) {
     applied.pause_seconds = 0.25;
   }
   job.Deliver();
-  const Plan before = job.daemon.core().Plans(kJob, 1)->front();
+  const Plan before = job.NewestPlan();
   EXPECT_EQ(before.received_bytes, 2100);
   EXPECT_EQ(before.pause_seconds, 0.25);
   job.daemon.Restart();
-  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front(), before);
+  EXPECT_EQ(job.NewestPlan(), before);
 }
 
 TEST(PlansTest, ARankThatComesBackWithTheVersionLeavesTheBytesUnknown) {
@@ -315,20 +309,18 @@ TEST(PlansTest, ARankThatComesBackWithTheVersionLeavesTheBytesUnknown) {
   job.ranks[1].outbox.clear();  // its Applied is lost, its Hello tells the version
   job.Connect(1);
   job.Deliver();
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kCommitted);
-  EXPECT_EQ(NewestPlan(job).received_bytes, kNotMeasured);
-  EXPECT_NE(job.daemon.LastReason("committed").find("an unknown number of bytes received"),
-            std::string::npos);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kCommitted);
+  EXPECT_EQ(job.NewestPlan().received_bytes, kNotMeasured);
+  EXPECT_THAT(job.daemon.LastReason("committed"), HasSubstr("an unknown number of bytes received"));
 }
 
 TEST(PlansTest, AnObservedJobExplainsAndProposesNothing) {
   Config config = TestConfig();
   config.settings.observe = true;
-  ConnectedJob job(config);
-  job.Report(0, 9);
+  AskedJob job(config);
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kObserved);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kObserved);
   EXPECT_EQ(job.daemon.LastReason("observed"),
             "would have rebalanced, steps 0..9: peak GPU load of these steps falls 45.0 % "
             "(balancedness measured 0.400, predicted 0.564 +- unknown, gain +0.164; "
@@ -355,19 +347,17 @@ TEST(PlansTest, OnlyTheNewestPlansAreKeptAndTheLimitBoundsTheAnswer) {
 }
 
 TEST(PlansTest, AProposalWhoseTermCannotBeStoredWasNeverMade) {
-  ConnectedJob job;
-  job.Report(0, 9);
+  AskedJob job;
   // The daemon's term cannot be stored: no other rank is welcomed.
   job.daemon.term_store_works = false;
   job.daemon.Handle(StoreFailed{"", absl::UnavailableError("disk full")});
   wire::Hello hello = TestHello(0);
   hello.job = "other";
-  const SessionId session = job.daemon.Open();
-  job.daemon.Say(session, hello);
+  const SessionId session = job.daemon.Join(hello);
   ASSERT_TRUE(job.daemon.ClosedWith(session).has_value());
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1})));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(NewestPlan(job).result, PlanResult::kWithdrawn);
+  EXPECT_EQ(job.NewestPlan().result, PlanResult::kWithdrawn);
   EXPECT_TRUE(Only<wire::Propose>(job.SentTo(0)).empty());
   EXPECT_FALSE(job.daemon.core().Readiness().ok());
   // The term is stored again as soon as it can be.
@@ -383,8 +373,7 @@ TEST(PlansTest, ATermBehindAStoreThatFailedIsWrittenLater) {
   job.daemon.Handle(StoreFailed{"", absl::UnavailableError("disk full")});
   wire::Hello hello = TestHello(0);
   hello.job = "other";
-  const SessionId other = job.daemon.Open();
-  job.daemon.Say(other, hello);
+  const SessionId other = job.daemon.Join(hello);
   ASSERT_EQ(job.daemon.ClosedWith(other)->code(), absl::StatusCode::kUnavailable);
   job.daemon.term_store_works = true;
   // The commit of the first chunk cannot be stored, so the term before the second one is not tried.

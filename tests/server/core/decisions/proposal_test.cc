@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
 #include <string>
+#include <utility>
 
 #include "server/core/decisions/prices.h"
 #include "tests/server/core/core_harness.h"
@@ -11,6 +13,8 @@
 namespace eplb::core {
 
 namespace {
+
+using ::testing::HasSubstr;
 
 const Placement& AllLayers() {
   static const Placement* const placement = new Placement(Exchanged({0, 1, 2, 3}));
@@ -42,7 +46,7 @@ TEST(ProposalTest, ChunksOfAnOldLoadAreNotProposedAnyMore) {
   PreparedJob job(AllLayers());  // on the load up to step 9, a decision every 20 steps
   ASSERT_TRUE(job.VoteAndDeliver(9 + kMostIntervals * 20 + 1));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
+  const Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.result, PlanResult::kPartial);
   EXPECT_THAT(plan.reason, ::testing::HasSubstr("; the load that they were decided on is 161 steps "
                                                 "old, the next decision is due"));
@@ -60,8 +64,7 @@ TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {
   EXPECT_EQ(proposals[0].layers.size(), 2u);
   EXPECT_EQ(proposals[0].chunk, 0);
   EXPECT_EQ(proposals[0].num_chunks, 2);
-  EXPECT_NE(proposals[0].reason.find("peak GPU load of these steps falls 45.0 %"),
-            std::string::npos);
+  EXPECT_THAT(proposals[0].reason, HasSubstr("peak GPU load of these steps falls 45.0 %"));
 }
 
 TEST(ProposalTest, TheChunksOfADecisionShareItsNumberAndARollbackHasItsOwn) {
@@ -81,13 +84,6 @@ TEST(ProposalTest, TheChunksOfADecisionShareItsNumberAndARollbackHasItsOwn) {
   EXPECT_EQ(proposals[2].asked_by, "ann");
 }
 
-TEST(ProposalTest, VersionsGoOnAboveWhatAnyRankHasSeen) {
-  TestJob job;
-  job.ranks[1].identity.highest_version = 40;
-  job.Propose(AllLayers());
-  EXPECT_EQ(Only<wire::Propose>(job.SentTo(0)).at(0).version, 41);
-}
-
 TEST(ProposalTest, ANackCancelsItAndTheNextDecisionIsSkipped) {
   ProposedJob job(Exchanged({0, 1}));
   job.daemon.Say(job.ranks[1].session,
@@ -101,7 +97,7 @@ TEST(ProposalTest, ANackCancelsItAndTheNextDecisionIsSkipped) {
   EXPECT_EQ(job.daemon.View().version, 0);
   job.Report(20, 29);
   EXPECT_EQ(job.daemon.num_solves(), 1);
-  EXPECT_NE(job.daemon.LastReason("kept").find("backing off"), std::string::npos);
+  EXPECT_THAT(job.daemon.LastReason("kept"), HasSubstr("backing off"));
   job.Report(40, 49);
   EXPECT_EQ(job.daemon.num_solves(), 2);
 }
@@ -127,8 +123,7 @@ TEST(ProposalTest, BackingOffDoublesUpToSixtyFourAndACommitEndsIt) {
   ASSERT_EQ(skipped_until_asked(), 64);
   job.daemon.AnswerSolve(Exchanged({0}));
   job.Deliver();
-  job.Vote(step);
-  job.Deliver();
+  job.VoteAndDeliver(step);
   EXPECT_EQ(skipped_until_asked(), 0);
 }
 
@@ -218,53 +213,50 @@ TEST(ProposalTest, AppliedTellsThatRowsGoAnotherWay) {
   EXPECT_EQ(ranks[2].transport.name, "host");
 }
 
-TEST(ProposalTest, AppliedByOneAndDroppedByAnotherIsQuarantined) {
-  PreparedJob job(Exchanged({0, 1}));
-  job.ranks[0].Apply(12);
-  job.ranks[1].Drop(wire::FailedCode::kTransfer, "no");
-  job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
-  EXPECT_EQ(job.daemon.LastReason("quarantined"),
-            "version 1 was applied by rank 0 and dropped by rank 1");
-}
-
-TEST(ProposalTest, ApplyingAtDifferentStepsIsQuarantinedButStoredWhenAllRunIt) {
-  PreparedJob job(Exchanged({0, 1}));
-  job.ranks[0].Apply(12);
-  job.ranks[1].Apply(12);
-  job.ranks[2].Apply(14);
-  job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
-  EXPECT_EQ(job.daemon.LastReason("quarantined"),
-            "rank 2 applied version 1 at step 14, another rank at step 12");
-  EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
-}
-
-TEST(ProposalTest, ApplyingAnotherDigestIsQuarantined) {
-  PreparedJob job(Exchanged({0, 1}));
-  job.daemon.Say(job.ranks[0].session, wire::Applied{1, Sha256("other"), 12, 0, 0});
-  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
-}
-
 TEST(ProposalTest, AnotherDigestOrPlanWhenReadyIsQuarantinedAndCancelled) {
-  TestJob digest;
-  digest.Propose(Exchanged({0, 1}));
-  digest.daemon.Say(digest.ranks[0].session, wire::Prepared{1, Sha256("other"), Sha256("plan")});
-  EXPECT_EQ(digest.daemon.state(), "QUARANTINE");
-  EXPECT_EQ(Only<wire::Cancel>(digest.SentTo(1)).size(), 1u);
-
-  TestJob plan;
-  plan.Propose(Exchanged({0, 1}));
-  const Digest proposed = DigestOf(Exchanged({0, 1}));
-  plan.daemon.Say(plan.ranks[0].session, wire::Prepared{1, proposed, Sha256("plan")});
-  plan.daemon.Say(plan.ranks[1].session, wire::Prepared{1, proposed, Sha256("another plan")});
-  EXPECT_EQ(plan.daemon.state(), "QUARANTINE");
+  const Digest digest = DigestOf(Exchanged({0, 1}));
+  for (const std::vector<wire::Prepared>& answers :
+       {std::vector<wire::Prepared>{{1, Sha256("other"), Sha256("plan")}},
+        {{1, digest, Sha256("plan")}, {1, digest, Sha256("another plan")}}}) {
+    ProposedJob job(Exchanged({0, 1}));
+    for (size_t rank = 0; rank < answers.size(); ++rank) {
+      job.daemon.Say(job.ranks[rank].session, answers[rank]);
+    }
+    EXPECT_EQ(job.daemon.state(), "QUARANTINE") << answers.size();
+    EXPECT_EQ(Only<wire::Cancel>(job.SentTo(1)).size(), 1u);
+  }
 }
 
-TEST(ProposalTest, ANackForAWrongDigestIsQuarantined) {
-  ProposedJob job(Exchanged({0, 1}));
-  job.daemon.Say(job.ranks[1].session, wire::Nack{1, wire::NackCode::kWrongDigest, "abc"});
-  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+TEST(ProposalTest, WhatTheRanksDidNotDoTogetherIsQuarantined) {
+  const std::pair<const char*, std::function<void(TestJob&)>> cases[] = {
+      {"version 1 was applied by rank 0 and dropped by rank 1",
+       [](TestJob& job) {
+         job.ranks[0].Apply(12);
+         job.ranks[1].Drop(wire::FailedCode::kTransfer, "no");
+       }},
+      {"rank 2 applied version 1 at step 14, another rank at step 12",
+       [](TestJob& job) {
+         for (FakeRank& rank : job.ranks) rank.Apply(rank.identity.rank == 2 ? 14 : 12);
+       }},
+      {"rank 0 runs version 0",
+       [](TestJob& job) {
+         job.ranks[0].Apply(12);
+         job.DeliverUp(0);
+         job.Disconnect(0);
+         job.ranks[0].placement = Exchanged({});
+         job.ranks[0].version = 0;
+         job.Connect(0);
+       }},
+  };
+  for (const auto& [reason, act] : cases) {
+    PreparedJob job(Exchanged({0, 1}));
+    act(job);
+    job.Deliver();
+    EXPECT_EQ(job.daemon.state(), "QUARANTINE") << reason;
+    EXPECT_THAT(job.daemon.LastReason("quarantined"), HasSubstr(reason));
+    const bool all_run_it = job.ranks[2].version == 1;
+    EXPECT_EQ(job.daemon.stored().at(kJob).version, all_run_it ? 1 : 0) << reason;
+  }
 }
 
 TEST(ProposalTest, QuarantineProposesNothingUntilANewRun) {
@@ -293,68 +285,44 @@ TEST(ProposalTest, QuarantineAsksAgainToForgetTheProposal) {
   EXPECT_TRUE(Only<wire::Cancel>(job.SentTo(1)).empty());  // it answered
 }
 
-TEST(RejoinTest, AProposalThatWasLostWithTheStreamIsSentAgain) {
-  ProposedJob job(Exchanged({0, 1}));
-  job.Disconnect(1);
-  job.Connect(1);
-  EXPECT_TRUE(job.daemon.HasMail(job.ranks[1].session));
-  job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "VOTING");
-}
-
-TEST(RejoinTest, AReadyThatWasLostWithTheStreamIsToldByHello) {
-  ProposedJob job(Exchanged({0, 1}));
-  job.DeliverDown(1);
-  job.Disconnect(1);
-  job.Connect(1);
-  job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "VOTING");
-}
-
-TEST(RejoinTest, AnAppliedThatWasLostWithTheStreamIsToldByHello) {
-  PreparedJob job(Exchanged({0, 1}));
-  ASSERT_TRUE(job.Vote(12));
-  job.Disconnect(1);
-  job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "VOTING");
-  job.Connect(1);
-  EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 1);
-}
-
-TEST(RejoinTest, AFailedThatWasLostWithTheStreamIsAskedForAgain) {
-  PreparedJob job(Exchanged({0, 1}));
-  ASSERT_TRUE(job.Vote(12, /*transfer_works=*/false));
-  job.Disconnect(1);
-  job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "VOTING");
-  job.Connect(1);
-  job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 0);
-}
-
-TEST(RejoinTest, ACancelThatWasLostWithTheStreamIsSentAgain) {
-  ProposedJob job(Exchanged({0, 1}));
-  job.DeliverDown(1);
-  job.DeliverUp(1);
-  job.daemon.Advance(absl::Seconds(61));
-  job.Disconnect(1);
-  job.Connect(1);
-  job.Deliver();
-  EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_FALSE(job.ranks[1].ready.has_value());
-}
-
-TEST(RejoinTest, ARankThatGoesBackAfterItAppliedIsQuarantined) {
-  PreparedJob job(Exchanged({0, 1}));
-  job.ranks[0].Apply(12);
-  job.DeliverUp(0);
-  job.Disconnect(0);
-  job.ranks[0].placement = Exchanged({});
-  job.ranks[0].version = 0;
-  job.Connect(0);
-  EXPECT_EQ(job.daemon.state(), "QUARANTINE");
+// Each message that was lost with its stream is sent again.
+TEST(RejoinTest, ARankWhoseStreamWasCutEndsAsTheOthers) {
+  const auto vote = [](TestJob& job, bool transfer_works) {
+    job.Deliver();
+    ASSERT_TRUE(job.Vote(12, transfer_works));
+  };
+  struct Case {
+    const char* lost;
+    std::function<void(TestJob&)> before;
+    const char* meanwhile;
+    const char* after;
+    int64_t version;
+  };
+  const Case cases[] = {
+      {"Propose", [](TestJob&) {}, "PREPARING", "VOTING", 0},
+      {"Prepared", [](TestJob& job) { job.DeliverDown(1); }, "PREPARING", "VOTING", 0},
+      {"Applied", [&](TestJob& job) { vote(job, true); }, "VOTING", "IDLE", 1},
+      {"Failed", [&](TestJob& job) { vote(job, false); }, "VOTING", "IDLE", 0},
+      {"Cancel",
+       [](TestJob& job) {
+         job.DeliverDown(1);
+         job.DeliverUp(1);
+         job.daemon.Advance(absl::Seconds(61));
+       },
+       "CANCELLING", "IDLE", 0},
+  };
+  for (const Case& one : cases) {
+    ProposedJob job(Exchanged({0, 1}));
+    one.before(job);
+    job.Disconnect(1);
+    for (const int32_t rank : {0, 2}) job.DeliverUp(rank);
+    EXPECT_EQ(job.daemon.state(), one.meanwhile) << one.lost;
+    job.Connect(1);
+    job.Deliver();
+    EXPECT_EQ(job.daemon.state(), one.after) << one.lost;
+    EXPECT_EQ(job.daemon.View().version, one.version) << one.lost;
+    EXPECT_EQ(job.ranks[1].ready.has_value(), one.after == std::string("VOTING")) << one.lost;
+  }
 }
 
 TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalCancelsOursAndIsAdopted) {

@@ -1,5 +1,6 @@
 #include "server/core/decisions/recovery.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include "tests/server/core/core_harness.h"
@@ -7,14 +8,7 @@
 namespace eplb::core {
 namespace {
 
-// All ranks run this as that version.
-void StartWith(TestJob& job, const Placement& placement, int64_t version) {
-  for (FakeRank& rank : job.ranks) {
-    rank.placement = placement;
-    rank.version = version;
-    rank.identity.highest_version = version;
-  }
-}
+using ::testing::HasSubstr;
 
 TEST(RecoveryTest, EndsOnlyWhenEveryRankSaidHello) {
   TestJob job;
@@ -31,10 +25,10 @@ TEST(RecoveryTest, EndsOnlyWhenEveryRankSaidHello) {
 
 TEST(RecoveryTest, AnUnknownPlacementIsAskedForCheckedAndStored) {
   TestJob job;
-  StartWith(job, Exchanged({1, 2}), 7);
+  job.SetRunning(Exchanged({1, 2}), 7);
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
-  EXPECT_NE(job.daemon.View().waiting_for.find("rank 0 to send the placement"), std::string::npos);
+  EXPECT_THAT(job.daemon.View().waiting_for, HasSubstr("rank 0 to send the placement"));
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({1, 2}));
@@ -45,31 +39,30 @@ TEST(RecoveryTest, AnUnknownPlacementIsAskedForCheckedAndStored) {
 
 TEST(RecoveryTest, ABodyThatIsNotItsDigestEndsThatSessionAndAnotherRankIsAsked) {
   TestJob job;
-  StartWith(job, Exchanged({1, 2}), 7);
+  job.SetRunning(Exchanged({1, 2}), 7);
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   job.daemon.Say(job.ranks[0].session,
                  wire::PlacementBody{7, DigestOf(Exchanged({1, 2})), Exchanged({1})});
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(),
-            absl::StatusCode::kInvalidArgument);
+  EXPECT_EQ(job.ClosedWith(0)->code(), absl::StatusCode::kInvalidArgument);
   EXPECT_EQ(Only<wire::NeedPlacement>(job.SentTo(1)).size(), 1u);
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
 }
 
 TEST(RecoveryTest, ARankThatDoesNotAnswerIsPassedOverAfterTheDeadline) {
   TestJob job;
-  StartWith(job, Exchanged({1, 2}), 7);
+  job.SetRunning(Exchanged({1, 2}), 7);
   job.ranks[0].silent = true;
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
   job.daemon.Advance(absl::Seconds(61));
-  EXPECT_NE(job.daemon.LastReason("stuck").find("rank 0 to send the placement"), std::string::npos);
+  EXPECT_THAT(job.daemon.LastReason("stuck"), HasSubstr("rank 0 to send the placement"));
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
 TEST(RecoveryTest, ARankThatLeavesBeforeAnsweringIsPassedOverAtOnce) {
   TestJob job;
-  StartWith(job, Exchanged({1, 2}), 7);
+  job.SetRunning(Exchanged({1, 2}), 7);
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   job.Disconnect(0);
   EXPECT_EQ(Only<wire::NeedPlacement>(job.SentTo(1)).size(), 1u);
@@ -77,16 +70,11 @@ TEST(RecoveryTest, ARankThatLeavesBeforeAnsweringIsPassedOverAtOnce) {
 
 TEST(RecoveryTest, RanksAreTheAuthorityOverTheStoredVersion) {
   PreparedJob job(Exchanged({0, 1}));
-  job.Vote(11);
-  job.Deliver();
+  job.VoteAndDeliver(11);
   ASSERT_EQ(job.daemon.stored().at(kJob).version, 1);
   job.daemon.Restart();
-  StartWith(job, Exchanged({}), 0);  // restored from an older checkpoint
-  for (FakeRank& rank : job.ranks) {
-    rank.identity.run_id = "run-2";
-    rank.identity.run_number = 0;
-    rank.identity.memory = {};
-  }
+  job.SetRunning(Exchanged({}), 0);  // restored from an older checkpoint
+  job.Relaunch("run-2");
   job.ConnectAll();
   job.daemon.Advance(absl::Seconds(11));  // run-1 does not come back
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -113,13 +101,13 @@ TEST(RecoveryTest, ACommitThatSomeRanksStillHaveToReportIsWaitedFor) {
 
 TEST(RecoveryTest, ARankInTheMiddleOfACommitIsNamed) {
   TestJob job;
-  StartWith(job, Exchanged({1}), 1);
+  job.SetRunning(Exchanged({1}), 1);
   job.ranks[1].placement = Exchanged({});
   job.ranks[1].version = 0;
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().waiting_for, "rank 1 to apply version 1, which rank 0 runs");
   job.daemon.Advance(absl::Seconds(61));
-  EXPECT_NE(job.daemon.LastReason("stuck").find("rank 1 to apply version 1"), std::string::npos);
+  EXPECT_THAT(job.daemon.LastReason("stuck"), HasSubstr("rank 1 to apply version 1"));
   job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({1})), 12, 0, 0});
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -141,12 +129,11 @@ TEST(RecoveryTest, AProposalOfAnEarlierDaemonIsCancelledFirst) {
 
 TEST(RecoveryTest, OneVersionWithTwoDigestsIsQuarantined) {
   TestJob job;
-  StartWith(job, Exchanged({1}), 3);
+  job.SetRunning(Exchanged({1}), 3);
   job.ranks[2].placement = Exchanged({2});
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
-  EXPECT_NE(job.daemon.LastReason("quarantined").find("rank 0 and rank 2 run version 3"),
-            std::string::npos);
+  EXPECT_THAT(job.daemon.LastReason("quarantined"), HasSubstr("rank 0 and rank 2 run version 3"));
 }
 
 TEST(RecoveryTest, ALateReadyForAnEarlierDaemonsProposalHoldsTheJobAgain) {
@@ -170,7 +157,7 @@ TEST(RecoveryTest, ANewShapeStartsFromItsStaticPlacement) {
   grown.running_digest = DigestOf(Placement::Static(Topology::Make(grown.shape).value()));
   for (int32_t rank = 0; rank < 3; ++rank) {
     grown.rank = grown.gpu = rank;
-    job.daemon.Say(job.daemon.Open(), grown);
+    (void)job.daemon.Join(grown);
   }
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().shape.num_slots, 9);

@@ -14,17 +14,10 @@ namespace {
 // Another run, whose rank 0 brought a placement of its own as `version`.
 void RelaunchWith(TestJob& job, const Placement& placement, int64_t version) {
   for (FakeRank& rank : job.ranks) {
-    rank.identity.run_id = "run-2";
-    rank.identity.nonce += 1000;
-    rank.identity.run_number = 0;
-    rank.identity.memory = {};
+    rank.Relaunch("run-2");
     rank.identity.take_over = true;
-    rank.placement = placement;
-    rank.version = version;
-    rank.identity.highest_version = version;
-    rank.ready.reset();
-    rank.session = 0;
   }
+  job.SetRunning(placement, version);
 }
 
 absl::StatusOr<int64_t> Reserve(CoreHarness& daemon, int64_t ticket,
@@ -175,25 +168,6 @@ TEST(VersionsTest, AnAnswerAboutAVersionThatNobodyProposedEndsItsStreamAndRaises
     job.Connect(1);
   }
   EXPECT_NE(job.daemon.state(), "QUARANTINE");
-}
-
-TEST(VersionsTest, AHelloRaisesVersionsByABoundedStepSoThatANameIsNeverUsedUp) {
-  constexpr int64_t kStep = int64_t{1} << 32;
-  CoreHarness daemon(TestConfig());
-  wire::Hello hello = TestHello(0);
-  hello.highest_version = kStep + 1;
-  const SessionId far = daemon.Open();
-  daemon.Say(far, hello);
-  EXPECT_EQ(daemon.ClosedWith(far)->code(), absl::StatusCode::kInvalidArgument);
-  hello.highest_version = kStep;
-  const SessionId near = daemon.Open();
-  daemon.Say(near, hello);
-  EXPECT_EQ(daemon.ClosedWith(near), std::nullopt);
-  EXPECT_EQ(*daemon.core().NextVersion(kJob), kStep + 1);
-  // A run that knows nothing of it is welcome.
-  const SessionId other = daemon.Open();
-  daemon.Say(other, TestHello(1));
-  EXPECT_EQ(daemon.ClosedWith(other), std::nullopt);
 }
 
 }  // namespace

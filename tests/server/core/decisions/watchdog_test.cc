@@ -40,9 +40,7 @@ TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
   ConnectedJob job;
   job.daemon.Advance(absl::Hours(5));
   EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
-  for (FakeRank& rank : job.ranks) {
-    job.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
-  }
+  job.FinishAll();
   job.daemon.Advance(absl::Hours(5));
   EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
   EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
@@ -51,7 +49,7 @@ TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
 
 TEST(WatchdogTest, ALostRunIsStuckUntilItIsForgottenOrComesBack) {
   ConnectedJob job;
-  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.DisconnectAll();
   job.daemon.Advance(TestConfig().session_grace + absl::Seconds(1));
   ASSERT_EQ(job.daemon.state(), "LOST");
   job.daemon.Advance(absl::Seconds(181));

@@ -1,20 +1,28 @@
 #include "server/core/ranks/expiry.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
-
-#include "absl/strings/str_cat.h"
 
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
 namespace {
 
+using ::testing::HasSubstr;
+
 wire::Hello HelloOfJob(const std::string& job, int32_t rank) {
   wire::Hello hello = TestHello(rank);
   hello.job = job;
   return hello;
+}
+
+Config Limited(int32_t max_jobs, absl::Duration job_expiry = TestConfig().job_expiry) {
+  Config config = TestConfig();
+  config.max_jobs = max_jobs;
+  config.job_expiry = job_expiry;
+  return config;
 }
 
 // All ranks of a job say Hello; the sessions.
@@ -33,9 +41,7 @@ void Finish(CoreHarness& daemon, const std::vector<SessionId>& sessions) {
 }
 
 TEST(ExpiryTest, AJobWithoutRanksIsForgottenAfterItsTimeAndAudited) {
-  Config config = TestConfig();
-  config.job_expiry = absl::Minutes(10);
-  CoreHarness daemon(config);
+  CoreHarness daemon(Limited(TestConfig().max_jobs, absl::Minutes(10)));
   Finish(daemon, Join(daemon, kJob));
   EXPECT_TRUE(daemon.stored().at(kJob).end.has_value());
   daemon.Advance(absl::Seconds(1));
@@ -44,14 +50,12 @@ TEST(ExpiryTest, AJobWithoutRanksIsForgottenAfterItsTimeAndAudited) {
   daemon.Advance(absl::Minutes(1));
   EXPECT_TRUE(daemon.core().Jobs(daemon.now()).empty());
   EXPECT_TRUE(daemon.stored().empty());
-  EXPECT_NE(daemon.LastReason("expired").find("no rank was connected for 10m"), std::string::npos);
+  EXPECT_THAT(daemon.LastReason("expired"), HasSubstr("no rank was connected for 10m"));
   EXPECT_EQ(daemon.core().counters().jobs_expired, 1);
 }
 
 TEST(ExpiryTest, AConnectedRankKeepsItsJob) {
-  Config config = TestConfig();
-  config.job_expiry = absl::Minutes(10);
-  CoreHarness daemon(config);
+  CoreHarness daemon(Limited(TestConfig().max_jobs, absl::Minutes(10)));
   const std::vector<SessionId> sessions = Join(daemon, kJob);
   daemon.Disconnect(sessions[0]);
   for (int i = 0; i < 30; ++i) daemon.Advance(absl::Minutes(1));
@@ -59,9 +63,7 @@ TEST(ExpiryTest, AConnectedRankKeepsItsJob) {
 }
 
 TEST(ExpiryTest, AFullTableMakesRoomByTheJobThatEndedLongestAgo) {
-  Config config = TestConfig();
-  config.max_jobs = 3;
-  CoreHarness daemon(config);
+  CoreHarness daemon(Limited(3));
   for (const char* name : {"b", "a", "live"}) {
     const std::vector<SessionId> sessions = Join(daemon, name);
     if (std::string(name) != "live") Finish(daemon, sessions);
@@ -80,9 +82,7 @@ TEST(ExpiryTest, AFullTableMakesRoomByTheJobThatEndedLongestAgo) {
 }
 
 TEST(ExpiryTest, AJobWhoseRanksMayBeOnTheWayBackIsNoRoomForAnother) {
-  Config config = TestConfig();
-  config.max_jobs = 1;
-  CoreHarness daemon(config);
+  CoreHarness daemon(Limited(1));
   for (const SessionId session : Join(daemon, kJob)) daemon.Disconnect(session);
   daemon.Advance(absl::Seconds(1));
   daemon.Advance(absl::Seconds(9));
@@ -97,9 +97,7 @@ TEST(ExpiryTest, AJobWhoseRanksMayBeOnTheWayBackIsNoRoomForAnother) {
 }
 
 TEST(ExpiryTest, AFullTableOfKilledJobsMakesRoomByTheOneAwayLongest) {
-  Config config = TestConfig();
-  config.max_jobs = 3;
-  CoreHarness daemon(config);
+  CoreHarness daemon(Limited(3));
   for (const char* name : {"b", "a", "c"}) {
     for (const SessionId session : Join(daemon, name)) daemon.Disconnect(session);
     daemon.Advance(absl::Seconds(11));
@@ -123,10 +121,7 @@ void Stop(CoreHarness& daemon, Verb verb) {
 TEST(ExpiryTest, AJobThatSomebodyStoppedIsForgottenByNoTimeAndLastUnderPressure) {
   const Verb verbs[] = {Pause{}, SetPolicy{{.mode = "observe"}}};
   for (const Verb& verb : verbs) {
-    Config config = TestConfig();
-    config.max_jobs = 2;
-    config.job_expiry = absl::Minutes(10);
-    CoreHarness daemon(config);
+    CoreHarness daemon(Limited(2, absl::Minutes(10)));
     Stop(daemon, verb);
     for (int hour = 0; hour < 24; ++hour) daemon.Advance(absl::Hours(1));
     EXPECT_TRUE(daemon.core().Job(kJob, daemon.now()).ok());
@@ -136,42 +131,26 @@ TEST(ExpiryTest, AJobThatSomebodyStoppedIsForgottenByNoTimeAndLastUnderPressure)
     EXPECT_FALSE(daemon.core().Job("ended-later", daemon.now()).ok());
     Join(daemon, "fourth");
     EXPECT_FALSE(daemon.core().Job(kJob, daemon.now()).ok());
-    EXPECT_NE(daemon.LastReason("expired").find("although it was stopped"), std::string::npos);
+    EXPECT_THAT(daemon.LastReason("expired"), HasSubstr("although it was stopped"));
   }
 }
 
 TEST(ExpiryTest, AJobInQuarantineIsForgottenByNoTime) {
-  Config config = TestConfig();
-  config.job_expiry = absl::Minutes(10);
-  TestJob job(config);
+  TestJob job(Limited(TestConfig().max_jobs, absl::Minutes(10)));
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
   job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
-  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.DisconnectAll();
   for (int hour = 0; hour < 24; ++hour) job.daemon.Advance(absl::Hours(1));
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
 }
 
 TEST(ExpiryTest, AJobThatEndedBeforeTheRestartMakesRoom) {
-  Config config = TestConfig();
-  config.max_jobs = 1;
-  CoreHarness daemon(config);
+  CoreHarness daemon(Limited(1));
   Finish(daemon, Join(daemon, kJob));
   daemon.Restart();
   EXPECT_FALSE(daemon.ClosedWith(Join(daemon, "other")[0]).has_value());
-}
-
-TEST(ExpiryTest, ANewRunOfAJobThatEndedIsNoEndedJob) {
-  CoreHarness daemon(TestConfig());
-  Finish(daemon, Join(daemon, kJob));
-  for (int32_t rank = 0; rank < 3; ++rank) {
-    wire::Hello hello = TestHello(rank);
-    hello.run_id = "run-2";
-    daemon.Say(daemon.Open(), hello);
-  }
-  EXPECT_EQ(daemon.View().state, JobState::kIdle);
-  EXPECT_FALSE(daemon.stored().at(kJob).end.has_value());
 }
 
 }  // namespace

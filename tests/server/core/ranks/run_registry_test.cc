@@ -1,5 +1,6 @@
 #include "server/core/ranks/run_registry.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,19 +10,11 @@
 namespace eplb::core {
 namespace {
 
-// The processes of another run of the same ranks: what they know of the daemon is nothing.
+using ::testing::HasSubstr;
+
 std::vector<FakeRank> OtherRun(const TestJob& job, const std::string& name) {
   std::vector<FakeRank> others = job.ranks;
-  for (FakeRank& rank : others) {
-    rank.identity.run_id = name;
-    rank.identity.nonce += 1000;
-    rank.identity.run_number = 0;
-    rank.identity.memory = {};
-    rank.identity.step = 0;
-    rank.session = 0;
-    rank.outbox.clear();
-    rank.ready.reset();
-  }
+  for (FakeRank& rank : others) rank.Relaunch(name);
   return others;
 }
 
@@ -44,7 +37,7 @@ class RunRegistryTest : public ::testing::Test {
 
   std::string current() const { return job_.daemon.View().run_id; }
   absl::Status Closed(int32_t rank) const {
-    return job_.daemon.ClosedWith(job_.ranks[rank].session).value_or(absl::OkStatus());
+    return job_.ClosedWith(rank).value_or(absl::OkStatus());
   }
 
   TestJob job_;
@@ -54,7 +47,7 @@ TEST_F(RunRegistryTest, ItsNumberRisesAndIsGivenToTheRanksThatSayItAgain) {
   job_.ConnectAll();
   EXPECT_EQ(job_.daemon.View().run_number, 1);
   for (const FakeRank& rank : job_.ranks) EXPECT_EQ(rank.identity.run_number, 1);
-  job_.daemon.Say(job_.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  job_.Fail(0);
   std::vector<FakeRank> second = Begin("run-2");
   job_.ConnectAll();
   EXPECT_EQ(job_.daemon.View().run_number, 2);
@@ -79,7 +72,7 @@ TEST_F(RunRegistryTest, ANewcomerWaitsWhileTheStepsOfTheOneInForceAdvance) {
   EXPECT_EQ(view.candidate->run_id, "run-2");
   EXPECT_EQ(view.candidate->registered, 3);
   EXPECT_EQ(view.candidate->connected, 3);
-  EXPECT_NE(view.candidate->waits.find("whose steps advance"), std::string::npos);
+  EXPECT_THAT(view.candidate->waits, HasSubstr("whose steps advance"));
   EXPECT_TRUE(view.take_over_refused);
   Speak(other);
   Train(200);
@@ -109,7 +102,7 @@ TEST_F(RunRegistryTest, AHungOneIsReplacedWithinTenSecondsAndItsSessionsEnd) {
   std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   ASSERT_EQ(current(), "run-1");
-  for (int second = 0; second < 10; ++second) job_.daemon.Advance(absl::Seconds(1));
+  job_.daemon.AdvanceSeconds(10);
   EXPECT_EQ(current(), "run-2");
   EXPECT_EQ(job_.daemon.state(), "IDLE");
   EXPECT_EQ(job_.daemon.ClosedWith(hung)->code(), absl::StatusCode::kFailedPrecondition);
@@ -145,7 +138,7 @@ TEST_F(RunRegistryTest, ALostOneComesBackUntilAllRanksOfAnotherAreThere) {
   job_.Connect(0);
   job_.Connect(1);  // and its third rank never comes
   Speak(other);
-  for (int32_t rank = 0; rank < 3; ++rank) job_.Disconnect(rank);
+  job_.DisconnectAll();
   job_.daemon.Advance(absl::Seconds(45));
   ASSERT_EQ(current(), "run-1");
   job_.ConnectAll();
@@ -153,46 +146,25 @@ TEST_F(RunRegistryTest, ALostOneComesBackUntilAllRanksOfAnotherAreThere) {
   EXPECT_EQ(job_.daemon.state(), "IDLE");
 }
 
-TEST_F(RunRegistryTest, ACheckpointThatCameTwiceBeforeGivesTheJobToNoOther) {
-  job_.ConnectAll();
-  for (int checkpoint = 1; checkpoint <= 2; ++checkpoint) {
-    Train(100 * checkpoint);
-    job_.daemon.Advance(absl::Seconds(60));
+TEST_F(RunRegistryTest, ACheckpointThatCameTwiceBeforeGivesTheJobToNoOtherAlsoAfterARestart) {
+  for (const bool restart : {false, true}) {
+    TestJob job;
+    job.ConnectAll();
+    for (const int64_t step : {1, 101, 201}) {
+      if (step > 1) job.daemon.Advance(absl::Seconds(60));
+      job.Train({0, 1, 2}, step, 10);
+    }
+    if (restart) {
+      job.daemon.Restart();
+      job.ConnectAll();
+    }
+    job.ranks = OtherRun(job, "run-2");
+    job.ConnectAll();
+    job.daemon.AdvanceSeconds(60);
+    EXPECT_EQ(job.daemon.View().run_id, "run-1");
+    job.daemon.AdvanceSeconds(60);
+    EXPECT_EQ(job.daemon.View().run_id, "run-2") << "run-1 hangs";
   }
-  Train(300);
-  std::vector<FakeRank> other = Begin("run-2");
-  for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
-  for (int second = 0; second < 60; ++second) job_.daemon.Advance(absl::Seconds(1));
-  EXPECT_EQ(current(), "run-1");
-  for (int second = 0; second < 60; ++second) job_.daemon.Advance(absl::Seconds(1));
-  EXPECT_EQ(current(), "run-2");  // it hangs
-}
-
-TEST_F(RunRegistryTest, AUsualCheckpointIsStillKnownAfterARestart) {
-  job_.ConnectAll();
-  for (int checkpoint = 1; checkpoint <= 2; ++checkpoint) {
-    Train(100 * checkpoint);
-    job_.daemon.Advance(absl::Seconds(60));
-  }
-  Train(300);
-  job_.daemon.Restart();
-  job_.ConnectAll();
-  std::vector<FakeRank> other = Begin("run-2");
-  job_.ConnectAll();
-  for (int second = 0; second < 60; ++second) job_.daemon.Advance(absl::Seconds(1));
-  EXPECT_EQ(current(), "run-1");
-  for (int second = 0; second < 60; ++second) job_.daemon.Advance(absl::Seconds(1));
-  EXPECT_EQ(current(), "run-2");
-}
-
-TEST_F(RunRegistryTest, OneThatTakesOverReplacesOneWhoseStepsAdvance) {
-  job_.ConnectAll();
-  Train(40);
-  std::vector<FakeRank> other = Begin("run-2");
-  job_.ranks[2].identity.take_over = true;
-  job_.ConnectAll();
-  EXPECT_EQ(current(), "run-2");
-  EXPECT_EQ(job_.daemon.CountEvents("taken_over"), 1);
 }
 
 // The old run hangs in a collective: the threads of its sessions live, and try again for ever.
@@ -202,15 +174,14 @@ TEST_F(RunRegistryTest, AReplacedOneNeverComesBackWhenTheNewOneIsAway) {
   for (FakeRank& rank : job_.ranks) rank.identity.take_over = true;
   job_.ConnectAll();
   ASSERT_EQ(current(), "run-2");
-  for (int32_t rank = 0; rank < 3; ++rank) job_.Disconnect(rank);
+  job_.DisconnectAll();
   job_.daemon.Advance(absl::Seconds(45));
   Speak(other);
   for (int32_t rank = 0; rank < 3; ++rank) {
     job_.Connect(rank);
     EXPECT_EQ(Closed(rank).code(), absl::StatusCode::kFailedPrecondition);
   }
-  EXPECT_NE(std::string(Closed(0).message()).find("belongs to run 2 (run-2)"), std::string::npos)
-      << Closed(0);
+  EXPECT_THAT(std::string(Closed(0).message()), HasSubstr("belongs to run 2 (run-2)"));
   EXPECT_EQ(job_.daemon.View().refusal, "");  // its processes live on: no alarm
   Speak(other);
   job_.ConnectAll();
@@ -237,7 +208,7 @@ TEST_F(RunRegistryTest, AReplacedOneNeverComesBackAfterARestart) {
 // A process of a run that failed hangs, and tries again for ever: that is no alarm of the next.
 TEST_F(RunRegistryTest, AFailedOneIsNoAlarmOfTheNextAfterARestart) {
   job_.ConnectAll();
-  job_.daemon.Say(job_.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  job_.Fail(0);
   std::vector<FakeRank> other = OtherRun(job_, "run-2");
   job_.daemon.Restart();
   Speak(other);
@@ -246,7 +217,7 @@ TEST_F(RunRegistryTest, AFailedOneIsNoAlarmOfTheNextAfterARestart) {
   Speak(other);
   job_.Connect(1);
   EXPECT_EQ(Closed(1).code(), absl::StatusCode::kFailedPrecondition);
-  for (int second = 0; second < 10; ++second) job_.daemon.Advance(absl::Seconds(1));
+  job_.daemon.AdvanceSeconds(10);
   EXPECT_EQ(job_.daemon.View().stalled, "");
 }
 
@@ -272,8 +243,7 @@ TEST_F(RunRegistryTest, AfterALostStoreTheHigherNumberOwnsTheJobWhoeverComesFirs
     EXPECT_EQ(job.daemon.View().run_number, 2);
     std::swap(job.ranks, old);
     job.Connect(0);
-    EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(),
-              absl::StatusCode::kFailedPrecondition);
+    EXPECT_EQ(job.ClosedWith(0)->code(), absl::StatusCode::kFailedPrecondition);
   }
 }
 
@@ -290,11 +260,14 @@ TEST_F(RunRegistryTest, AfterALostStoreTheOneThatOwnedTheJobReplacesANewcomerTha
   EXPECT_EQ(current(), "run-1");
   EXPECT_EQ(job_.daemon.View().run_number, 2);
   for (const FakeRank& rank : job_.ranks) EXPECT_EQ(rank.identity.run_number, 2);
-  // The other one is a newcomer again, which waits.
+  // The other one made way and is a newcomer again, which waits until the steps stand still.
   Speak(other);
-  job_.Connect(0);
+  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kAborted);
+  for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
   EXPECT_TRUE(Closed(0).ok()) << Closed(0);
   EXPECT_EQ(current(), "run-1");
+  job_.daemon.Advance(absl::Minutes(2));
+  EXPECT_EQ(current(), "run-2");
 }
 
 TEST_F(RunRegistryTest, ACandidateWhoseRanksAreAwayDoesNotTakeTheJob) {
@@ -302,7 +275,7 @@ TEST_F(RunRegistryTest, ACandidateWhoseRanksAreAwayDoesNotTakeTheJob) {
   Train(40);
   std::vector<FakeRank> other = Begin("run-2");
   for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
-  for (int32_t rank = 0; rank < 3; ++rank) job_.Disconnect(rank);
+  job_.DisconnectAll();
   job_.daemon.Advance(absl::Seconds(6));  // the steps of run-1 stand still
   EXPECT_EQ(current(), "run-1");
   EXPECT_EQ(job_.daemon.View().candidate->waits, "all 3 ranks to reconnect");
@@ -332,35 +305,6 @@ TEST_F(RunRegistryTest, ALowerNumberOfAnotherDaemonIsNoReasonToRefuse) {
   job_.daemon.Advance(absl::Minutes(2));  // the steps of run-3 stand still
   EXPECT_EQ(current(), "run-4");
   EXPECT_EQ(job_.daemon.View().run_number, 4);
-}
-
-TEST_F(RunRegistryTest, TheDaemonWhereARunGathersIsALeaderOfIt) {
-  job_.ConnectAll();
-  std::vector<FakeRank> other = Begin("run-2");
-  job_.Connect(1);
-  const absl::StatusOr<LeaderView> leader = job_.daemon.core().Leader(kJob, "run-2");
-  ASSERT_TRUE(leader.ok()) << leader.status();
-  EXPECT_EQ(leader->connected_ranks, 1);
-  EXPECT_EQ(leader->term, job_.daemon.View().term);
-}
-
-// A newcomer that is there before the one that owned the job makes way for it, and is not gone: it
-// owns the job as soon as the other one hangs.
-TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterALostStoreMakesWayAndComesAgain) {
-  job_.ConnectAll();
-  job_.daemon.LoseStore();
-  std::vector<FakeRank> old = Begin("run-2");
-  job_.ConnectAll();
-  ASSERT_EQ(current(), "run-2");
-  Speak(old);
-  job_.ConnectAll();
-  ASSERT_EQ(current(), "run-1");
-  Speak(old);
-  EXPECT_EQ(Closed(0).code(), absl::StatusCode::kAborted);
-  for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
-  EXPECT_EQ(current(), "run-1");
-  job_.daemon.Advance(absl::Minutes(2));  // the steps of run-1 stand still
-  EXPECT_EQ(current(), "run-2");
 }
 
 TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterARestartWaitsForTheOneInForce) {
@@ -400,7 +344,7 @@ TEST_F(RunRegistryTest, AHungOneThatComesBackAfterARestartIsReplacedWithinTenSec
   std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   ASSERT_EQ(current(), "run-1");
-  for (int second = 0; second < 10; ++second) job_.daemon.Advance(absl::Seconds(1));
+  job_.daemon.AdvanceSeconds(10);
   EXPECT_EQ(current(), "run-2");
 }
 
@@ -422,9 +366,7 @@ TEST_F(RunRegistryTest, ASlowOneThatComesBackAfterARestartKeepsTheJob) {
 
 TEST_F(RunRegistryTest, ANameThatHasEndedIsRefusedWithWhatToDoAlsoByNewProcesses) {
   job_.ConnectAll();
-  for (const FakeRank& rank : job_.ranks) {
-    job_.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
-  }
+  job_.FinishAll();
   for (const bool restart : {false, true}) {
     if (restart) job_.daemon.Restart();
     for (FakeRank& rank : job_.ranks) {
@@ -435,7 +377,7 @@ TEST_F(RunRegistryTest, ANameThatHasEndedIsRefusedWithWhatToDoAlsoByNewProcesses
     EXPECT_EQ(Closed(0), absl::FailedPreconditionError(
                              "run run-1 of job train has ended: all 3 ranks finished; "
                              "to be balanced again, start all its ranks anew"));
-    EXPECT_NE(job_.daemon.View().refusal.find("has ended"), std::string::npos);
+    EXPECT_THAT(job_.daemon.View().refusal, HasSubstr("has ended"));
   }
   EXPECT_EQ(job_.daemon.View().refused_hellos, 1);  // since the restart
   job_.daemon.Advance(absl::Minutes(11));
@@ -458,8 +400,7 @@ TEST_F(RunRegistryTest, ACandidateThatFailedOrFinishedNeverComesBackAlsoAfterARe
     for (const bool restart : {false, true}) {
       if (restart) job.daemon.Restart();
       job.Connect(0);
-      EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(),
-                absl::StatusCode::kFailedPrecondition);
+      EXPECT_EQ(job.ClosedWith(0)->code(), absl::StatusCode::kFailedPrecondition);
     }
   }
 }
@@ -476,10 +417,9 @@ TEST_F(RunRegistryTest, ACandidateThatDoesNotGatherGivesWayToTheNextAndItsRanksM
   Speak(third);
   job_.Connect(0);
   EXPECT_EQ(Closed(0).code(), absl::StatusCode::kAborted);
-  EXPECT_NE(std::string(Closed(0).message())
-                .find("run-2 of job train registered earlier and waits "
-                      "for ranks 1, 2 to register"),
-            std::string::npos);
+  EXPECT_THAT(std::string(Closed(0).message()),
+              HasSubstr("run-2 of job train registered earlier and waits "
+                        "for ranks 1, 2 to register"));
   Speak(third);
   Train(700);  // more than a minute
   Speak(third);
@@ -495,23 +435,11 @@ TEST_F(RunRegistryTest, ACandidateIsServedOnceTheOneInForceHasFinished) {
   std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   Speak(other);
-  for (const FakeRank& rank : job_.ranks) {
-    job_.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
-  }
+  job_.FinishAll();
   job_.daemon.Advance(absl::Milliseconds(200));
   EXPECT_EQ(current(), "run-2");
   EXPECT_EQ(job_.daemon.state(), "IDLE");
   EXPECT_EQ(Only<wire::Keep>(job_.daemon.Take(other[1].session)).back().run_number, 2);
-}
-
-TEST_F(RunRegistryTest, TheNumbersOfAHelloMayRiseByABoundedStep) {
-  wire::Hello hello = TestHello(0);
-  hello.run_number = (int64_t{1} << 32) + 1;
-  const SessionId session = job_.daemon.Open();
-  job_.daemon.Say(session, hello);
-  EXPECT_EQ(job_.daemon.ClosedWith(session)->message(),
-            "hello: run_number is 4294967297, it must be at most 4294967296 above what the daemon "
-            "knows of this job, 0");
 }
 
 }  // namespace

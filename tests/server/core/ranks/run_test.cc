@@ -1,5 +1,6 @@
 #include "server/core/ranks/run.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -9,22 +10,11 @@
 namespace eplb::core {
 namespace {
 
-// The next run of the same ranks: new processes.
-void Relaunch(TestJob& job, const std::string& name) {
-  for (FakeRank& rank : job.ranks) {
-    rank.identity.run_id = name;
-    rank.identity.nonce += 1000;
-    rank.identity.run_number = 0;
-    rank.identity.memory = {};
-    rank.identity.take_over = false;
-    rank.ready.reset();
-    rank.session = 0;
-  }
-}
+using ::testing::HasSubstr;
 
 // Relaunches so that the new run replaces the one that trains.
 void TakeOver(TestJob& job, const std::string& name) {
-  Relaunch(job, name);
+  job.Relaunch(name);
   for (FakeRank& rank : job.ranks) rank.identity.take_over = true;
 }
 
@@ -54,9 +44,9 @@ TEST(RunTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
   EXPECT_EQ(job.daemon.LastReason("taken_over"),
             "run run-2 took over from run-1 while 2 of its 3 ranks were still "
             "connected: a restart, or two jobs of one name");
-  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.DisconnectAll();
   job.daemon.Advance(absl::Seconds(11));
-  Relaunch(job, "run-3");
+  job.Relaunch("run-3");
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().run_id, "run-3");
   EXPECT_EQ(job.daemon.View().took_over, "");
@@ -76,50 +66,27 @@ TEST(RunTest, TheViewTellsHowItEnded) {
   job.Connect(2);
   EXPECT_EQ(job.daemon.View().ending, std::nullopt);
   EXPECT_EQ(job.daemon.View().end_reason, "");
-  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  job.Fail(0);
   EXPECT_EQ(job.daemon.View().ending, RunEnding::kFailed);
   EXPECT_EQ(job.daemon.View().state, JobState::kFailed);
   EXPECT_EQ(job.daemon.View().waiting_for, "");
-  Relaunch(job, "run-2");
+  job.Relaunch("run-2");
   job.ConnectAll();
-  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
+  job.FinishAll();
   EXPECT_EQ(job.daemon.View().ending, RunEnding::kFinished);
   EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
   EXPECT_EQ(job.daemon.View().waiting_for, "");
   EXPECT_EQ(job.daemon.View().end_reason, "all 3 ranks finished");
 }
 
-TEST(RunTest, AStragglerOfTheReplacedOneIsRefused) {
-  ConnectedJob job;
-  TakeOver(job, "run-2");
-  job.ConnectAll();
-  const SessionId session = job.daemon.Open();
-  job.daemon.Say(session, TestHello(0));
-  EXPECT_EQ(job.daemon.ClosedWith(session)->code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
-}
-
-TEST(RunTest, AThirdOneComesBackLaterWhileAnotherGathers) {
-  ConnectedJob job;
-  Relaunch(job, "run-2");
-  job.Connect(0);
-  const SessionId gathering = job.ranks[0].session;
-  Relaunch(job, "run-3");
-  job.Connect(0);
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(), absl::StatusCode::kAborted);
-  job.daemon.Disconnect(gathering);
-  job.Connect(0);
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session), std::nullopt);
-}
-
 TEST(RunTest, AGatheringOneWithADeadRankIsForgotten) {
   ConnectedJob job;
-  Relaunch(job, "run-2");
+  job.Relaunch("run-2");
   job.Connect(0);
   job.Connect(1);
   job.Disconnect(1);
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[0].session)->code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(job.ClosedWith(0)->code(), absl::StatusCode::kAborted);
   EXPECT_EQ(job.daemon.View().run_id, "run-1");
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
@@ -132,7 +99,7 @@ TEST(RunTest, AFailedGoodbyeEndsItNamingTheRanksThatDidNotVote) {
             "rank 0: vote timed out");
   EXPECT_EQ(job.daemon.state(), "FAILED");
   EXPECT_EQ(Only<wire::Cancel>(job.SentTo(1)).size(), 1u);
-  EXPECT_EQ(job.daemon.ClosedWith(job.ranks[1].session), std::nullopt);
+  EXPECT_EQ(job.ClosedWith(1), std::nullopt);
   EXPECT_EQ(job.daemon.View().waiting_for, "");
   job.Report(10, 29);
   EXPECT_EQ(job.daemon.num_solves(), 1);
@@ -140,11 +107,10 @@ TEST(RunTest, AFailedGoodbyeEndsItNamingTheRanksThatDidNotVote) {
 
 TEST(RunTest, AfterAFailureTheNextOneIsCurrentAtOnce) {
   ConnectedJob job;
-  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
-  EXPECT_NE(job.daemon.LastReason("run_ended").find("rank 0 failed after step 0"),
-            std::string::npos);
+  job.Fail(0);
+  EXPECT_THAT(job.daemon.LastReason("run_ended"), HasSubstr("rank 0 failed after step 0"));
   const SessionId survivor = job.ranks[1].session;
-  Relaunch(job, "run-2");
+  job.Relaunch("run-2");
   job.Connect(0);
   EXPECT_EQ(job.daemon.View().run_id, "run-2");
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
@@ -153,16 +119,12 @@ TEST(RunTest, AfterAFailureTheNextOneIsCurrentAtOnce) {
 
 // The next run has half the layers; its rank 0 began with the static layout as `version`.
 void RelaunchInAnotherShape(TestJob& job, int64_t version) {
-  Relaunch(job, "run-2");
+  job.Relaunch("run-2");
   TopologyOptions shape = TestShape();
   shape.num_layers = 2;
   const Placement fresh = Placement::Static(Topology::Make(shape).value());
-  for (FakeRank& rank : job.ranks) {
-    rank.identity.shape = shape;
-    rank.placement = fresh;
-    rank.version = version;
-    rank.identity.highest_version = version;
-  }
+  for (FakeRank& rank : job.ranks) rank.identity.shape = shape;
+  job.SetRunning(fresh, version);
 }
 
 // Versions 1 and 2 were given out, 1 of them was committed; the daemon starts anew.
@@ -171,7 +133,7 @@ void CommitOneOfTwo(TestJob& job) {
   job.Deliver();
   ASSERT_TRUE(job.VoteAndDeliver(29));
   ASSERT_EQ(job.daemon.View().version, 1);
-  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  job.Fail(0);
   ASSERT_EQ(*job.daemon.core().NextVersion(kJob), 3);
   job.daemon.Restart();
 }
@@ -210,12 +172,12 @@ TEST(RunTest, ANewShapeUnderANumberThatWasInUseIsToldOnce) {
 
 TEST(RunTest, ARankOfAFailedOneIsToldWhyItIsRefused) {
   ConnectedJob job;
-  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
+  job.Fail(0);
   job.Disconnect(1);
   job.Connect(1);
-  const absl::Status status = *job.daemon.ClosedWith(job.ranks[1].session);
+  const absl::Status status = *job.ClosedWith(1);
   EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(std::string(status.message()).find("out of memory"), std::string::npos);
+  EXPECT_THAT(std::string(status.message()), HasSubstr("out of memory"));
 }
 
 TEST(RunTest, AShortAbsenceIsNothing) {
@@ -239,7 +201,7 @@ TEST(RunTest, ALongAbsenceEndsItAndTheSameProcessesResumeIt) {
             "run run-1 ended: rank 1 was lost at 00:00:00 UTC, after step 9 (its stream "
             "ended without a close) and did not reconnect within 10s; rank 2 was lost within "
             "0.00 s after it");
-  EXPECT_NE(job.daemon.View().waiting_for.find("its ranks to reconnect"), std::string::npos);
+  EXPECT_THAT(job.daemon.View().waiting_for, HasSubstr("its ranks to reconnect"));
   job.Connect(1);
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(job.daemon.CountEvents("run_resumed"), 0);
@@ -252,8 +214,8 @@ TEST(RunTest, ALongAbsenceEndsItAndTheSameProcessesResumeIt) {
 
 TEST(RunTest, OneThatGathersReplacesALostOneOnceAllItsRanksAreThere) {
   ConnectedJob job;
-  for (const int32_t rank : {0, 1, 2}) job.Disconnect(rank);
-  Relaunch(job, "run-2");
+  job.DisconnectAll();
+  job.Relaunch("run-2");
   job.Connect(0);
   job.Connect(1);  // rank 2 never comes
   EXPECT_EQ(job.daemon.View().run_id, "run-1");
@@ -262,7 +224,7 @@ TEST(RunTest, OneThatGathersReplacesALostOneOnceAllItsRanksAreThere) {
   EXPECT_EQ(job.daemon.state(), "LOST");
   ASSERT_TRUE(job.daemon.View().candidate.has_value());
   EXPECT_EQ(job.daemon.View().candidate->waits, "rank 2 to register");
-  for (int second = 0; second < 70; ++second) job.daemon.Advance(absl::Seconds(1));
+  job.daemon.AdvanceSeconds(70);
   EXPECT_EQ(job.daemon.LastReason("stalled").substr(0, 10), "candidate:");
   job.Connect(2);
   EXPECT_EQ(job.daemon.View().run_id, "run-2");
@@ -272,7 +234,7 @@ TEST(RunTest, OneThatGathersReplacesALostOneOnceAllItsRanksAreThere) {
 TEST(RunTest, OneThatGathersIsCurrentWhenTheOldOneFails) {
   ConnectedJob job;
   const SessionId old = job.ranks[2].session;
-  Relaunch(job, "run-2");
+  job.Relaunch("run-2");
   job.Connect(0);
   job.daemon.Say(old, wire::Goodbye{"out of memory", {}, true});
   EXPECT_EQ(job.daemon.View().run_id, "run-2");
@@ -282,7 +244,7 @@ TEST(RunTest, OneThatGathersIsCurrentWhenTheOldOneFails) {
 
 TEST(RunTest, ALostOneWhoseRanksAllFinishHasFinished) {
   ConnectedJob job;
-  for (const int32_t rank : {0, 1, 2}) job.Disconnect(rank);
+  job.DisconnectAll();
   job.daemon.Advance(absl::Seconds(11));
   ASSERT_EQ(job.daemon.CountEvents("run_ended"), 1);
   for (const int32_t rank : {0, 1, 2}) {  // never all at once
@@ -297,7 +259,7 @@ TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
   for (const int32_t rank : {0, 1, 2}) {
     EXPECT_EQ(job.daemon.View().ending, std::nullopt);
     job.daemon.Say(job.ranks[rank].session, wire::Moved{7, "10.0.0.2:7750"});
-    EXPECT_TRUE(job.daemon.ClosedWith(job.ranks[rank].session)->ok());
+    EXPECT_TRUE(job.ClosedWith(rank)->ok());
   }
   EXPECT_EQ(job.daemon.state(), "LOST");
   EXPECT_TRUE(job.daemon.View().led_elsewhere);
@@ -338,19 +300,10 @@ TEST(RunTest, TheLeaderIsTheDaemonThatRunsThisRun) {
   EXPECT_EQ(leader->connected_ranks, 2);
   EXPECT_EQ(leader->world_size, 3);
   EXPECT_EQ(job.daemon.core().Leader(kJob, "run-2").status().code(), absl::StatusCode::kNotFound);
+  job.Relaunch("run-2");
+  job.Connect(1);
+  EXPECT_EQ(job.daemon.core().Leader(kJob, "run-2")->connected_ranks, 1) << "it gathers here";
   EXPECT_EQ(job.daemon.core().Leader("x", "run-1").status().code(), absl::StatusCode::kNotFound);
-}
-
-TEST(RunTest, ItEndsNormallyWhenAllRanksFinished) {
-  ConnectedJob job;
-  for (int32_t rank = 0; rank < 3; ++rank) {
-    EXPECT_EQ(job.daemon.CountEvents("run_ended"), 0);
-    job.daemon.Say(job.ranks[rank].session, wire::Goodbye{"finished", {}, false});
-    EXPECT_TRUE(job.daemon.ClosedWith(job.ranks[rank].session)->ok());
-    job.daemon.Advance(absl::Seconds(60));
-  }
-  EXPECT_EQ(job.daemon.LastReason("run_ended"), "run run-1 ended: all 3 ranks finished");
-  EXPECT_EQ(job.daemon.View().connected_ranks, 0);
 }
 
 }  // namespace

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <vector>
-
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -12,22 +10,10 @@ namespace {
 
 using ::testing::HasSubstr;
 
-// These ranks report windows of 10 steps, a second each, beginning at `step`; decisions change
-// nothing.
-void Train(TestJob& job, const std::vector<int32_t>& ranks, int64_t step, int windows) {
-  for (int window = 0; window < windows; ++window, step += 10) {
-    job.daemon.Advance(absl::Seconds(1));
-    for (const int32_t rank : ranks) {
-      job.daemon.Say(job.ranks[rank].session, TestReport(step, step + 9));
-    }
-    job.daemon.AnswerSolve(Exchanged({}));
-  }
-}
-
 TEST(StallTest, ARankThatStopsReportingIsNamedWithHowFarItIsBehind) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 2);
-  Train(job, {0, 2}, 20, 11);
+  job.Train({0, 1, 2}, 0, 2);
+  job.Train({0, 2}, 20, 11);
   const JobView view = job.daemon.View();
   EXPECT_EQ(view.state, JobState::kIdle);
   EXPECT_EQ(view.coverage, 1);
@@ -36,7 +22,7 @@ TEST(StallTest, ARankThatStopsReportingIsNamedWithHowFarItIsBehind) {
   EXPECT_THAT(view.stalled_reason, HasSubstr("no load window is complete since step 19"));
   EXPECT_THAT(view.stalled_reason, HasSubstr("rank 1 is 100 steps behind with its reports"));
   EXPECT_EQ(job.daemon.CountEvents("stalled"), 1);
-  Train(job, {0, 1, 2}, 130, 7);
+  job.Train({0, 1, 2}, 130, 7);
   EXPECT_EQ(job.daemon.View().stalled, "");
   EXPECT_EQ(job.daemon.View().coverage_now, 1);
   EXPECT_EQ(job.daemon.CountEvents("stalled"), 1);
@@ -47,12 +33,12 @@ TEST(StallTest, ARankThatIsRefusedIsNamedWithWhy) {
   Config config = TestConfig();
   config.session_grace = absl::Hours(1);
   ConnectedJob job(config);
-  Train(job, {0, 1, 2}, 0, 2);
+  job.Train({0, 1, 2}, 0, 2);
   job.Disconnect(1);
   wire::Hello hello = TestHello(1);
   hello.highest_version = int64_t{1} << 61;
-  job.daemon.Say(job.daemon.Open(), hello);
-  Train(job, {0, 2}, 20, 12);
+  (void)job.daemon.Join(hello);
+  job.Train({0, 2}, 20, 12);
   EXPECT_EQ(job.daemon.View().stalled, "windows");
   EXPECT_THAT(job.daemon.View().stalled_reason,
               HasSubstr("rank 1 is not connected; rank 1 was refused: hello: highest_version is "));
@@ -60,7 +46,7 @@ TEST(StallTest, ARankThatIsRefusedIsNamedWithWhy) {
 
 TEST(StallTest, WindowsThatNeverCompleteAfterTheStartAreToldToo) {
   ConnectedJob job;
-  Train(job, {0, 1}, 0, 12);
+  job.Train({0, 1}, 0, 12);
   EXPECT_EQ(job.daemon.View().stalled, "windows");
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("no load window is complete yet"));
 }
@@ -70,7 +56,7 @@ TEST(StallTest, ARankThatReportsStepsFarAheadHurtsOnlyItself) {
   for (int64_t step = 1'000'000; step < 1'000'040; step += 10) {
     job.daemon.Say(job.ranks[1].session, TestReport(step, step + 9));
   }
-  Train(job, {0, 1, 2}, 0, 30);
+  job.Train({0, 1, 2}, 0, 30);
   EXPECT_EQ(job.daemon.View().last_window_last_step, 299);
   EXPECT_EQ(job.daemon.View().step, 299);
   EXPECT_EQ(job.daemon.View().windows_given_up, 0);
@@ -84,8 +70,8 @@ TEST(StallTest, ARankThatReportsStepsFarAheadHurtsOnlyItself) {
 // Reports of all ranks were dropped for long, on streams that stayed open.
 TEST(StallTest, StepsFarAheadThatTwoRanksReportAreBelieved) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 5);
-  Train(job, {0, 1, 2}, 1000, 5);
+  job.Train({0, 1, 2}, 0, 5);
+  job.Train({0, 1, 2}, 1000, 5);
   EXPECT_EQ(job.daemon.View().step, 1049);
   EXPECT_EQ(job.daemon.View().last_window_last_step, 1049);
   EXPECT_EQ(job.daemon.core().counters().reports_ahead, 1);  // the first report
@@ -93,19 +79,19 @@ TEST(StallTest, StepsFarAheadThatTwoRanksReportAreBelieved) {
 
 TEST(StallTest, AHelloFarAheadOfAllOthersHurtsOnlyItsRank) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 5);
+  job.Train({0, 1, 2}, 0, 5);
   job.Disconnect(1);
   job.ranks[1].identity.step = 1'000'000;
   job.Connect(1);
   EXPECT_EQ(job.daemon.View().step, 49);
   job.ranks[1].identity.step = 49;
-  Train(job, {0, 1, 2}, 50, 5);
+  job.Train({0, 1, 2}, 50, 5);
   EXPECT_EQ(job.daemon.View().last_window_last_step, 99);
 }
 
 TEST(StallTest, StepsThatStopWhileRanksAreConnectedAreTold) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 5);
+  job.Train({0, 1, 2}, 0, 5);
   job.daemon.Advance(absl::Seconds(31));
   job.daemon.Advance(absl::Seconds(5));
   EXPECT_EQ(job.daemon.View().stalled, "hung");
@@ -123,7 +109,7 @@ TEST(StallTest, ARunThatNeverReportsAStepIsToldAfterASlowStart) {
   EXPECT_EQ(job.daemon.View().stalled, "hung");
   EXPECT_EQ(job.daemon.View().stalled_reason,
             "no rank reported a step after 0 for 30m12s; 3 of 3 ranks are connected");
-  Train(job, {0, 1, 2}, 0, 10);
+  job.Train({0, 1, 2}, 0, 10);
   EXPECT_EQ(job.daemon.View().stalled, "");
 }
 
@@ -138,22 +124,22 @@ TEST(StallTest, DecisionsThatFailAgainAndAgainAreToldWithTheNewestReason) {
   }
   ASSERT_EQ(failed, 3);
   EXPECT_EQ(job.daemon.View().stalled, "");
-  for (int second = 0; second < 6; ++second) job.daemon.Advance(absl::Seconds(1));
+  job.daemon.AdvanceSeconds(6);
   EXPECT_EQ(job.daemon.View().stalled, "decisions");
   EXPECT_THAT(job.daemon.View().stalled_reason,
               HasSubstr("the newest 3 decisions failed, the newest: "));
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("no memory"));
-  Train(job, {0, 1, 2}, step, 12);
+  job.Train({0, 1, 2}, step, 12);
   EXPECT_EQ(job.daemon.View().stalled, "");
 }
 
 TEST(StallTest, ALostRunWhoseOtherRanksTrainOnIsTold) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 3);
+  job.Train({0, 1, 2}, 0, 3);
   job.Disconnect(2);
   job.daemon.Advance(TestConfig().session_grace + absl::Seconds(1));
   ASSERT_EQ(job.daemon.state(), "LOST");
-  Train(job, {0, 1}, 30, 8);
+  job.Train({0, 1}, 30, 8);
   EXPECT_EQ(job.daemon.View().stalled, "lost");
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("2 of 3 ranks train on here"));
 }
@@ -163,9 +149,9 @@ TEST(StallTest, CompleteWindowsWithoutADecisionAreToldWithWhatForbidsIt) {
   config.min_coverage = 0.6;
   config.session_grace = absl::Hours(1);
   ConnectedJob job(config);
-  Train(job, {0, 1, 2}, 0, 1);
+  job.Train({0, 1, 2}, 0, 1);
   job.Disconnect(2);
-  Train(job, {0, 1}, 10, 12);
+  job.Train({0, 1}, 10, 12);
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().stalled, "decisions");
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("has 2 of 3 ranks connected"));
@@ -173,9 +159,9 @@ TEST(StallTest, CompleteWindowsWithoutADecisionAreToldWithWhatForbidsIt) {
 
 TEST(StallTest, APausedJobIsNotStalledForWantOfDecisions) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 1);
+  job.Train({0, 1, 2}, 0, 1);
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
-  Train(job, {0, 1, 2}, 10, 20);
+  job.Train({0, 1, 2}, 10, 20);
   EXPECT_EQ(job.daemon.View().stalled, "");
 }
 
@@ -189,7 +175,7 @@ TEST(StallTest, ProposalsThatAreWithdrawnAgainAndAgainAreToldWithTheNewestReason
     ASSERT_TRUE(job.VoteAndDeliver(step + 9, false));
   }
   ASSERT_EQ(job.daemon.CountEvents("withdrawn"), 3);
-  for (int second = 0; second < 6; ++second) job.daemon.Advance(absl::Seconds(1));
+  job.daemon.AdvanceSeconds(6);
   EXPECT_EQ(job.daemon.View().stalled, "withdrawn");
   EXPECT_THAT(job.daemon.View().stalled_reason,
               HasSubstr("3 of the newest 3 proposals were withdrawn, the newest: "));
@@ -198,27 +184,25 @@ TEST(StallTest, ProposalsThatAreWithdrawnAgainAndAgainAreToldWithTheNewestReason
 
 TEST(StallTest, AStoreThatTakesNoWritesIsToldAndSoIsItsReturn) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 1);
+  job.Train({0, 1, 2}, 0, 1);
   job.daemon.store_works = false;
   job.Report(10, 19);
   job.Report(20, 29);
   job.daemon.AnswerSolve(Exchanged({0}));
-  for (int second = 0; second < 6; ++second) job.daemon.Advance(absl::Seconds(1));
+  job.daemon.AdvanceSeconds(6);
   EXPECT_EQ(job.daemon.View().stalled, "store");
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("disk full"));
   job.daemon.store_works = true;
-  for (int second = 0; second < 12; ++second) job.daemon.Advance(absl::Seconds(1));
+  job.daemon.AdvanceSeconds(12);
   EXPECT_EQ(job.daemon.View().stalled, "");
   EXPECT_EQ(job.daemon.CountEvents("stalled_over"), 1);
 }
 
 TEST(StallTest, ARunThatTrainsAndOneThatFinishedAreNotStalled) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 30);
+  job.Train({0, 1, 2}, 0, 30);
   EXPECT_EQ(job.daemon.View().stalled, "");
-  for (FakeRank& rank : job.ranks) {
-    job.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
-  }
+  job.FinishAll();
   for (int second = 0; second < 60; ++second) job.daemon.Advance(absl::Seconds(10));
   EXPECT_EQ(job.daemon.View().stalled, "");
   EXPECT_EQ(job.daemon.CountEvents("stalled"), 0);
@@ -226,14 +210,14 @@ TEST(StallTest, ARunThatTrainsAndOneThatFinishedAreNotStalled) {
 
 TEST(StallTest, ARunThatWaitsForMoreThanAMinuteIsToldWithWhatItWaitsFor) {
   ConnectedJob job;
-  Train(job, {0, 1, 2}, 0, 3);
+  job.Train({0, 1, 2}, 0, 3);
   wire::Hello hello = TestHello(0);
   hello.run_id = "run-2";
   hello.nonce = 200;
-  job.daemon.Say(job.daemon.Open(), hello);
-  Train(job, {0, 1, 2}, 30, 30);
+  (void)job.daemon.Join(hello);
+  job.Train({0, 1, 2}, 30, 30);
   EXPECT_EQ(job.daemon.View().stalled, "");
-  Train(job, {0, 1, 2}, 330, 40);
+  job.Train({0, 1, 2}, 330, 40);
   EXPECT_EQ(job.daemon.View().run_id, "run-1");
   EXPECT_EQ(job.daemon.View().stalled, "candidate");
   EXPECT_THAT(job.daemon.View().stalled_reason,
@@ -243,13 +227,11 @@ TEST(StallTest, ARunThatWaitsForMoreThanAMinuteIsToldWithWhatItWaitsFor) {
 
 TEST(StallTest, RanksThatAreRefusedForGoodAreToldForTenMinutesAlsoOfAJobThatHasFinished) {
   ConnectedJob job;
-  for (FakeRank& rank : job.ranks) {
-    job.daemon.Say(rank.session, wire::Goodbye{"finished", {}, false});
-  }
+  job.FinishAll();
   wire::Hello hello = TestHello(0);
   hello.nonce = 200;
-  job.daemon.Say(job.daemon.Open(), hello);
-  for (int second = 0; second < 6; ++second) job.daemon.Advance(absl::Seconds(1));
+  (void)job.daemon.Join(hello);
+  job.daemon.AdvanceSeconds(6);
   EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
   EXPECT_EQ(job.daemon.View().stalled, "refused");
   EXPECT_THAT(job.daemon.View().stalled_reason, HasSubstr("rank 0 was refused: "));

@@ -1,8 +1,8 @@
 #include "server/core/state/chunking.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <span>
 #include <string>
 #include <vector>
 
@@ -13,6 +13,8 @@
 namespace eplb::core {
 
 namespace {
+
+using ::testing::HasSubstr;
 
 // Each changed layer swaps one expert between GPU 0 and GPU 1: 1 MB each way, 1 ms at 1 GB/s.
 Costs TestCosts() {
@@ -165,11 +167,10 @@ TEST(ChunkingTest, ChunksOfAJobBecomeShorterWithWhatItsBoundariesTake) {
   TestJob job(config);
   job.Propose(Exchanged({0, 1, 2, 3}));  // in one chunk: nothing was measured
   job.Deliver();
-  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 1);
-  ASSERT_TRUE(job.Vote(12));  // 0.25 s for 100 bytes: a layer, 24 bytes, takes 60 ms
-  job.Deliver();
+  EXPECT_EQ(job.NewestPlan().num_chunks, 1);
+  ASSERT_TRUE(job.VoteAndDeliver(12));  // 0.25 s for 100 bytes: a layer, 24 bytes, takes 60 ms
   ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
-  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 4);
+  EXPECT_EQ(job.NewestPlan().num_chunks, 4);
 }
 
 TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
@@ -178,8 +179,7 @@ TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
   TestJob job(config);
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
-  ASSERT_TRUE(job.Vote(12));  // 0.25 s for 100 bytes: 2.5 ms a byte
-  job.Deliver();
+  ASSERT_TRUE(job.VoteAndDeliver(12));  // 0.25 s for 100 bytes: 2.5 ms a byte
   ASSERT_EQ(job.daemon.state(), "IDLE");
   job.Report(20, 29);
   job.daemon.AnswerSolve(Exchanged({}));
@@ -187,7 +187,7 @@ TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.max_pause = absl::Milliseconds(100)}}).ok());
   ASSERT_TRUE(job.daemon.Ask(Rebalance{.force = true}).ok());
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
-  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
+  EXPECT_EQ(job.NewestPlan().num_chunks, 2);
 }
 
 TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
@@ -198,19 +198,16 @@ TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
   TestJob job(config);
   for (FakeRank& rank : job.ranks) rank.identity.weight_bytes = 1000;  // it tells 100 received
   job.Propose(Exchanged({0, 1, 2, 3}));
-  job.Deliver();
-  for (int64_t step = 12; job.Vote(step); step += 2) job.Deliver();  // 0.25 s each
+  job.CommitAll(12);  // 0.25 s each
   EXPECT_EQ(job.daemon.CountEvents("pause_exceeded"), kLeastMeasured);
-  const Plan plan = job.daemon.core().Plans(kJob, 1)->front();
+  const Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.result, PlanResult::kPartial);
-  EXPECT_NE(plan.reason.find("as chunks of fewer bytes did, and migration.max_pause is 0.1 s"),
-            std::string::npos)
-      << plan.reason;
+  EXPECT_THAT(plan.reason,
+              HasSubstr("as chunks of fewer bytes did, and migration.max_pause is 0.1 s"));
   job.Report(20, 29);
   job.daemon.AnswerSolve(Exchanged({}));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_NE(job.daemon.LastReason("left_out").find("layers 0, 1, 2 left out"), std::string::npos)
-      << job.daemon.LastReason("left_out");
+  EXPECT_THAT(job.daemon.LastReason("left_out"), HasSubstr("layers 0, 1, 2 left out"));
 }
 
 // Returns the rows for ranks with room for five experts in each of the given numbers of layers.
@@ -266,7 +263,7 @@ TEST(StagingTest, APlanIsCutForTheSmallestStaging) {
   job.ranks[1].identity.staging_layers = 1;
   job.ranks[2].identity.staging_layers = 9;
   job.Propose(Exchanged({0, 1, 2, 3}));
-  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 4);
+  EXPECT_EQ(job.NewestPlan().num_chunks, 4);
 }
 
 TEST(StagingTest, LayersAreLeftOutWhenTheSmallestStagingIsTooSmall) {
@@ -276,7 +273,7 @@ TEST(StagingTest, LayersAreLeftOutWhenTheSmallestStagingIsTooSmall) {
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_NE(job.daemon.LastReason("left_out").find("the ranks have 0"), std::string::npos);
+  EXPECT_THAT(job.daemon.LastReason("left_out"), HasSubstr("the ranks have 0"));
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
 }
 
@@ -295,10 +292,8 @@ TEST(StagingTest, ARollbackNeedsTheRanksStaging) {
   TestJob job;
   const absl::StatusOr<ChangeOutcome> back =
       RollBackWith(job, [](wire::Hello& identity) { identity.staging_rows = 0; });
-  EXPECT_NE(std::string(back.status().message())
-                .find("layer 0 needs 1 rows of staging on one GPU, the ranks have 0"),
-            std::string::npos)
-      << back.status();
+  EXPECT_THAT(std::string(back.status().message()),
+              HasSubstr("layer 0 needs 1 rows of staging on one GPU, the ranks have 0"));
 }
 
 TEST(StagingTest, ARollbackHasAsManyChunksAsTheRanksStagingNeeds) {
@@ -307,7 +302,7 @@ TEST(StagingTest, ARollbackHasAsManyChunksAsTheRanksStagingNeeds) {
                 identity.staging_rows = 1;
                 identity.staging_layers = 1;
               }).ok());
-  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front().num_chunks, 2);
+  EXPECT_EQ(job.NewestPlan().num_chunks, 2);
 }
 
 }  // namespace

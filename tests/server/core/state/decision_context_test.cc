@@ -41,8 +41,7 @@ TEST(DecisionContextTest, ARankFillsTheAuditLogNoFasterThanItsJobsBudget) {
 }
 
 TEST(DecisionContextTest, RanksThatGoAndComeBackFillTheAuditLogNoFasterEither) {
-  TestJob job;
-  job.ConnectAll();
+  ConnectedJob job;
   const size_t before = job.daemon.events().size();
   for (int time = 0; time < 200; ++time) {
     for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Moved{9, "other:1"});
@@ -68,8 +67,8 @@ TEST(DecisionContextTest, AStallIsNotRecordedAboveTheBudget) {
   const int64_t left_out = job.daemon.core().counters().events_left_out;
   wire::Hello refused = TestHello(0);
   refused.nonce = 7;
-  job.daemon.Say(job.daemon.Open(), refused);  // and the job is stalled: "refused"
-  for (int second = 0; second < 7; ++second) job.daemon.Advance(absl::Seconds(1));
+  (void)job.daemon.Join(refused);  // and the job is stalled: "refused"
+  job.daemon.AdvanceSeconds(7);
   EXPECT_EQ(job.daemon.View().stalled, "refused");
   EXPECT_EQ(job.daemon.CountEvents("stalled"), 0);
   EXPECT_EQ(job.daemon.core().counters().events_left_out, left_out + 1);
@@ -83,8 +82,8 @@ TEST(DecisionContextTest, EveryEventTellsTheTermThatTheJobIsLedWith) {
   job.ConnectAll();
   wire::Hello refused = TestHello(0);
   refused.nonce = 7;
-  job.daemon.Say(job.daemon.Open(), refused);
-  for (int second = 0; second < 7; ++second) job.daemon.Advance(absl::Seconds(1));
+  (void)job.daemon.Join(refused);
+  job.daemon.AdvanceSeconds(7);
   ASSERT_EQ(job.daemon.CountEvents("report_interval"), 1);
   ASSERT_EQ(job.daemon.CountEvents("stalled"), 1);
   for (const JobEvent& event : job.daemon.events()) {

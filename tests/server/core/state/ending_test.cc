@@ -1,9 +1,9 @@
 #include "server/core/state/ending.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
-#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -11,6 +11,8 @@
 
 namespace eplb::core {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr char kVictim[] =
     "rank 2 was lost at 00:00:00 UTC, after step 9 (its stream ended without a close)";
@@ -157,9 +159,9 @@ TEST_F(EndingTest, ARestartedDaemonKnowsHowItEndedAndRefusesItsStragglers) {
   EXPECT_EQ(view.world_size, 3);
   EXPECT_EQ(view.step, 9);
   job_.Connect(0);
-  const absl::Status refused = *job_.daemon.ClosedWith(job_.ranks[0].session);
+  const absl::Status refused = *job_.ClosedWith(0);
   EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_NE(std::string(refused.message()).find("rank 2 was lost"), std::string::npos);
+  EXPECT_THAT(std::string(refused.message()), HasSubstr("rank 2 was lost"));
   EXPECT_EQ(job_.daemon.View().state, JobState::kFailed);
 }
 
@@ -192,15 +194,10 @@ TEST(EndingBeforeReleaseTest, ALostRunWhosePlacementIsNotKnownIsNotStored) {
 }
 
 TEST_F(EndingTest, ANewRunOfAJobThatEndedBeforeTheRestartIsReleased) {
-  for (const FakeRank& rank : job_.ranks) {
-    job_.daemon.Say(rank.session, wire::Goodbye{"", {}, false});
-  }
+  job_.FinishAll();
   job_.daemon.Restart();
   EXPECT_EQ(job_.daemon.View().state, JobState::kFinished);
-  for (FakeRank& rank : job_.ranks) {
-    rank.identity.run_id = "run-2";
-    rank.identity.nonce += 1000;
-  }
+  job_.Relaunch("run-2");
   job_.Connect(0);
   EXPECT_EQ(job_.daemon.View().state, JobState::kRecovering);
   EXPECT_EQ(State(1), RankState::kExpected);

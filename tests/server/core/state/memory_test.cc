@@ -28,16 +28,18 @@ void Quarantined(TestJob& job) {
 // New processes, after the ones before have failed.
 void RelaunchWithMemory(TestJob& job, const std::string& name) {
   job.ConnectAll();
-  job.daemon.Say(job.ranks[0].session, wire::Goodbye{"out of memory", {}, true});
-  for (FakeRank& rank : job.ranks) {
-    rank.identity.run_id = name;
-    rank.identity.nonce += 1000;
-    rank.identity.run_number = 0;
-    rank.identity.memory = {};
-    rank.ready.reset();
-    rank.session = 0;
-  }
+  job.Fail(0);
+  job.Relaunch(name);
   job.ConnectAll();
+}
+
+// New processes, which begin at a checkpoint from before version 1.
+void BeginAnew(TestJob& job) {
+  for (FakeRank& rank : job.ranks) {
+    job.Fail(rank.identity.rank);
+    rank = FakeRank(rank.identity.rank);
+    rank.Relaunch("run-2");
+  }
 }
 
 // A window of every ten steps up to `last_step`, none of which is decided on but as settings say.
@@ -120,8 +122,7 @@ TEST(MemoryTest, AQuarantineComesBackFromTheRanksAndCanBeEnded) {
   EXPECT_EQ(job.daemon.state(), "QUARANTINE");
   ReportThrough(job, 20, 100);
   EXPECT_EQ(job.daemon.num_solves(), 1);
-  const absl::StatusOr<ChangeOutcome> resumed = job.daemon.Ask(Resume{});
-  ASSERT_TRUE(resumed.ok()) << resumed.status();
+  ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
@@ -221,13 +222,7 @@ TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
 TEST(MemoryTest, WhatALaterRunCarriesCountsAfterAnEarlierOneWasLedAgain) {
   ConnectedJob job;
   std::vector<FakeRank> earlier = job.ranks;
-  for (FakeRank& rank : job.ranks) {
-    const int32_t index = rank.identity.rank;
-    job.daemon.Say(rank.session, wire::Goodbye{"out of memory", {}, true});
-    rank = FakeRank(index);
-    rank.identity.run_id = "run-2";
-    rank.identity.nonce += 1000;
-  }
+  BeginAnew(job);
   job.ConnectAll();
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Deliver();
@@ -247,13 +242,7 @@ TEST(MemoryTest, AVersionThatOnlyAnEarlierRunSawIsNotGivenAgainAfterALostStore) 
   ASSERT_TRUE(job.Vote(12));
   const int64_t committed = job.ranks[0].version;
   ASSERT_GT(committed, 0);
-  for (FakeRank& rank : job.ranks) {
-    job.daemon.Say(rank.session, wire::Goodbye{"out of memory", {}, true});
-    const int32_t index = rank.identity.rank;
-    rank = FakeRank(index);
-    rank.identity.run_id = "run-2";
-    rank.identity.nonce += 1000;
-  }
+  BeginAnew(job);
   job.ConnectAll();
   job.daemon.LoseStore();
   for (FakeRank& rank : job.ranks) rank.identity.step = 0;
@@ -350,8 +339,7 @@ TEST(MemoryTest, CadenceSurvivesARestartAndALostStore) {
 
 TEST(MemoryTest, BackOffSurvivesARestart) {
   PreparedJob job(Exchanged({0, 1}));
-  job.Vote(12, /*transfer_works=*/false);
-  job.Deliver();
+  job.VoteAndDeliver(12, /*transfer_works=*/false);
   ASSERT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.stored().at(kJob).memory.back_off_to_skip, 1);
   job.daemon.Restart();
@@ -380,8 +368,7 @@ TEST(MemoryTest, TheAccountOfARunGoesOnAfterARestartAndEndsWithIt) {
 }
 
 TEST(MemoryTest, AKeptDecisionIsOneWriteOfTheJobAndFourRanksAreTold) {
-  ConnectedJob job;
-  job.Report(0, 9);
+  AskedJob job;
   const int64_t writes = job.daemon.num_job_writes();
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
   EXPECT_EQ(job.daemon.num_job_writes(), writes + 1);
@@ -411,8 +398,7 @@ TEST(MemoryTest, TheTimeBetweenReportsIsWrittenOnceAndAgainWhenItIsAnother) {
 }
 
 TEST(MemoryTest, AMemoryThatCannotBeStoredIsNotToldUntilItIs) {
-  ConnectedJob job;
-  job.Report(0, 9);
+  AskedJob job;
   job.Deliver();
   job.daemon.store_works = false;
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <vector>
 
 #include "server/core/state/state.h"
 #include "tests/server/core/core_harness.h"
@@ -152,17 +151,6 @@ StepClaim Report(Run& run, int32_t rank, int64_t step) {
   return Take(run, rank, step, EvaluateStep(run, rank, step, kWindows));
 }
 
-// Ranks report windows of 10 steps, a second each, from `step` on.
-void TrainClaims(TestJob& job, const std::vector<int32_t>& ranks, int64_t step, int windows) {
-  for (int window = 0; window < windows; ++window, step += 10) {
-    job.daemon.Advance(absl::Seconds(1));
-    for (const int32_t rank : ranks) {
-      job.daemon.Say(job.ranks[rank].session, TestReport(step, step + 9));
-    }
-    job.daemon.AnswerSolve(Exchanged({}));
-  }
-}
-
 TEST(StepClaimsTest, AFirstHelloIsBelievedWithTheFirstRankThatAgrees) {
   core::Run run = NewRun(4);
   EXPECT_EQ(Hello(run, 0, kFar), StepClaim::kUnproved);
@@ -230,7 +218,7 @@ TEST(StepClaimsTest, AFirstHelloThatLiesDoesNotStopTheJobsSteps) {
   for (const int32_t rank : {1, 2}) job.ranks[rank].identity.step = 1000;
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().step, 1000);
-  TrainClaims(job, {1, 2}, 1000, 60);
+  job.Train({1, 2}, 1000, 60);
   EXPECT_EQ(job.daemon.View().step, 1599);
   EXPECT_NE(job.daemon.View().stalled, "hung");
 }
@@ -246,7 +234,7 @@ TEST(StepClaimsTest, AFirstReportThatLiesDoesNotStopTheJobsSteps) {
   job.Connect(1);
   job.Connect(2);
   job.Deliver();
-  TrainClaims(job, {1, 2}, 0, 10);
+  job.Train({1, 2}, 0, 10);
   EXPECT_EQ(job.daemon.View().step, 99);
 }
 
@@ -265,7 +253,7 @@ TEST(StepClaimsTest, WindowsFromBeforeItsHelloAreNoNewStepsOfTheFirstRankToComeB
 
 TEST(StepClaimsTest, AnAnswerToWhatIsNotInFlightTellsNoStep) {
   ConnectedJob job;
-  TrainClaims(job, {0, 1, 2}, 0, 5);
+  job.Train({0, 1, 2}, 0, 5);
   for (int64_t step = 60; step < 5000; step += 30) {
     job.daemon.Say(job.ranks[1].session,
                    wire::Failed{0, wire::FailedCode::kSuperseded, "not held", step});

@@ -1,5 +1,6 @@
 #include "server/core/state/windows.h"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <limits>
@@ -11,6 +12,8 @@
 
 namespace eplb::core {
 namespace {
+
+using ::testing::HasSubstr;
 
 constexpr WindowLimits kThreeRanks = {
     .num_reporters = 3, .report_every = 10, .min_coverage = 1, .max_pending = 2, .max_complete = 3};
@@ -112,7 +115,7 @@ TEST_F(WindowsTest, AShortReportIsNotAddedAndNotedOncePerWindow) {
   const ReportOutcome first = Add(windows_, 0, 4, 9);
   ASSERT_EQ(first.notes.size(), 1u);
   EXPECT_EQ(first.notes[0].name, "report_short");
-  EXPECT_NE(first.notes[0].reason.find("rank 0 reported steps 4..9"), std::string::npos);
+  EXPECT_THAT(first.notes[0].reason, HasSubstr("rank 0 reported steps 4..9"));
   EXPECT_TRUE(Add(windows_, 1, 5, 9).notes.empty());
   EXPECT_TRUE(windows_.pending.empty());
   EXPECT_EQ(Add(windows_, 1, 15, 19).notes.size(), 1u);
@@ -367,11 +370,10 @@ TEST_F(WindowsTest, ARankThatRunsAheadPushesItsOwnWindowsOutOfTheBudget) {
 }
 
 TEST_F(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
-  ConnectedJob job;
-  job.Report(0, 9);
+  AskedJob job;
   job.Report(10, 19);
   EXPECT_GT(job.daemon.core().window_bytes(), 0);
-  for (int32_t rank = 0; rank < 3; ++rank) job.Disconnect(rank);
+  job.DisconnectAll();
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_GT(job.daemon.core().window_bytes(), 0) << "they may come back";
   job.daemon.Advance(absl::Seconds(11));

@@ -5,7 +5,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <map>
 #include <memory>
 #include <optional>
@@ -30,15 +29,10 @@ std::shared_ptr<const Placement> Shared(Placement placement) {
   return std::make_shared<const Placement>(std::move(placement));
 }
 
-Plan Newest(const TestJob& job) { return job.daemon.core().Plans(kJob, 1)->front(); }
-
 // The job decides on steps 0..9 and switches all layers, in two chunks, after steps 12 and 14.
 TestJob Switched() {
   ProposedJob job(Exchanged({0, 1, 2, 3}));
-  for (const int64_t step : {12, 14}) {
-    job.Deliver();
-    EXPECT_TRUE(job.VoteAndDeliver(step));
-  }
+  job.CommitAll(12);
   return job;
 }
 
@@ -55,23 +49,7 @@ wire::LoadReport MixedReport() {
   return report;
 }
 
-void SayAll(TestJob& job, const wire::LoadReport& report) {
-  for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, report);
-}
-
-TEST(MeasuredTest, AWindowWithoutTokensHasNoFigure) {
-  TestJob job = Switched();
-  ASSERT_GT(job.daemon.View().balancedness, 0);
-  wire::LoadReport idle = TestReport(20, 29);
-  idle.version = 2;
-  idle.counts = LoadMatrix::Zero(4, 6);
-  SayAll(job, MixedReport());
-  SayAll(job, idle);
-  const JobView view = job.daemon.View();
-  EXPECT_EQ(view.last_window_last_step, 29);
-  EXPECT_FALSE(view.balancedness.has_value());
-  EXPECT_TRUE(view.layer_balancedness.empty());
-}
+void SayAll(TestJob& job, const wire::LoadReport& report) { job.SayAll(report); }
 
 TEST(MeasuredTest, ASwitchChangesNothingThatWasMeasuredBeforeIt) {
   const TestJob job = Switched();
@@ -116,7 +94,7 @@ TEST(MeasuredTest, AWindowWithSwitchesCountsEachStepUnderItsOwnPlacement) {
 TEST(MeasuredTest, WhatFollowedAPredictionIsOfTheFirstWindowAllUnderItsLastPlacement) {
   TestJob job = Switched();
   job.Report(20, 29);
-  Plan plan = Newest(job);
+  Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.plan, 1);
   EXPECT_NEAR(plan.balancedness_seen.value(), kEven, 1e-9);
   EXPECT_EQ(plan.seen_first_step, 20);
@@ -153,11 +131,11 @@ TEST(MeasuredTest, BetweenTwoChunksAWindowIsWhatFollowedSoFarUntilTheNextOne) {
   PreparedJob job(Exchanged({0, 1, 2, 3}));
   ASSERT_TRUE(job.VoteAndDeliver(9));
   job.Report(10, 19);
-  EXPECT_NEAR(Newest(job).balancedness_seen.value(), kHalf, 1e-9);
+  EXPECT_NEAR(job.NewestPlan().balancedness_seen.value(), kHalf, 1e-9);
   ASSERT_TRUE(job.VoteAndDeliver(19));
-  EXPECT_FALSE(Newest(job).balancedness_seen.has_value()) << "it is of a placement in between";
+  EXPECT_FALSE(job.NewestPlan().balancedness_seen.has_value()) << "it is of a placement in between";
   job.Report(20, 29);
-  EXPECT_NEAR(Newest(job).balancedness_seen.value(), kEven, 1e-9);
+  EXPECT_NEAR(job.NewestPlan().balancedness_seen.value(), kEven, 1e-9);
 }
 
 TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInForce) {
@@ -165,8 +143,8 @@ TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInFo
   config.settings.every_steps = 10;
   TestJob job(config);
   job.Propose(Exchanged({0, 1}));
-  EXPECT_NEAR(Newest(job).balancedness_before, kStatic, 1e-9);
-  EXPECT_NEAR(Newest(job).balancedness_in_force, kStatic, 1e-9);
+  EXPECT_NEAR(job.NewestPlan().balancedness_before, kStatic, 1e-9);
+  EXPECT_NEAR(job.NewestPlan().balancedness_in_force, kStatic, 1e-9);
   job.Deliver();
   ASSERT_TRUE(job.VoteAndDeliver(14));
   wire::LoadReport mixed = TestReport(10, 19);
@@ -174,7 +152,7 @@ TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInFo
   mixed.earlier = {{.last_step = 14, .version = 0, .counts = mixed.counts / 2}};
   SayAll(job, mixed);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  const Plan plan = Newest(job);
+  const Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.plan, 2);
   EXPECT_NEAR(plan.balancedness_in_force, kHalf, 1e-9);
   const double mixed_layer = 80.0 / 155;  // half of 200, 20, 20 and half of 110, 110, 20
@@ -245,10 +223,7 @@ TEST(MeasuredTest, WithoutEplbEachExpertHasOneSlotWhereTheStaticLayoutDoublesThe
 
 TEST(MeasuredTest, AJobThatStaysWorseThanWithoutEplbIsNamedAndItsDecisionsExplainIt) {
   TestJob job;
-  for (FakeRank& rank : job.ranks) {
-    rank.placement = Exchanged({0, 1, 2, 3});  // experts 0 and 2 share GPU 0
-    rank.version = 3;
-  }
+  job.SetRunning(Exchanged({0, 1, 2, 3}), 3);  // experts 0 and 2 share GPU 0
   job.ConnectAll();
   const auto say = [&job](int64_t first_step) {
     wire::LoadReport report = TestReport(first_step, first_step + 9);
@@ -264,7 +239,7 @@ TEST(MeasuredTest, AJobThatStaysWorseThanWithoutEplbIsNamedAndItsDecisionsExplai
   EXPECT_NEAR(job.daemon.View().balancedness_without_eplb.value(), kEven, 1e-9);
   EXPECT_EQ(job.daemon.View().worse_reason, "") << "two windows may be chance";
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  EXPECT_THAT(Newest(job).reason, Not(HasSubstr("without EPLB")));
+  EXPECT_THAT(job.NewestPlan().reason, Not(HasSubstr("without EPLB")));
   say(20);
   const std::string worse =
       "less even than without EPLB for 3 windows in a row: balancedness 0.400 against 0.727 on "
@@ -272,7 +247,7 @@ TEST(MeasuredTest, AJobThatStaysWorseThanWithoutEplbIsNamedAndItsDecisionsExplai
   EXPECT_EQ(job.daemon.View().worse_reason, worse);
   say(30);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  EXPECT_THAT(Newest(job).reason, HasSubstr("; less even than without EPLB for 4 windows"));
+  EXPECT_THAT(job.NewestPlan().reason, HasSubstr("; less even than without EPLB for 4 windows"));
   job.Report(40, 49);  // experts 0 and 1: even under this placement
   EXPECT_EQ(job.daemon.View().worse_reason, "");
 }
@@ -281,10 +256,7 @@ TEST(MeasuredTest, TheAccountIsWhatWasMeasuredAgainstOneSlotPerExpert) {
   Config config = TestConfig();
   config.costs.token_seconds = 1e-6;
   TestJob job(config);
-  for (FakeRank& rank : job.ranks) {
-    rank.placement = Exchanged({0, 1, 2, 3});
-    rank.version = 3;
-  }
+  job.SetRunning(Exchanged({0, 1, 2, 3}), 3);
   job.ConnectAll();
   job.Report(0, 9);
   EXPECT_NEAR(job.daemon.View().saved_seconds.value(), 4 * 3 * (200 - 110) * 1e-6, 1e-12);
@@ -333,8 +305,8 @@ TEST(RunPlacementsTest, TheNewestAreKeptUntilNoWindowCanTellOfThem) {
 
 // Ranks that split each batch and report it: 720 tokens a layer, of which the fullest GPU of each
 // batch has 640 in all: as one batch it would have 600.
-TestJob SplitJob() {
-  TestJob job;
+TestJob SplitJob(const Config& config = TestConfig()) {
+  TestJob job(config);
   for (FakeRank& rank : job.ranks) rank.identity.split = SplitMode::kBatch;
   job.ConnectAll();
   return job;
@@ -361,7 +333,7 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesWhatTheSplitsGaveIsMeasured) {
   EXPECT_NEAR(view.balancedness_without_eplb.value(), 240.0 / 680, 1e-12);
   EXPECT_EQ(job.daemon.core().NewestWindow(kJob)->on_gpus, nullptr) << "not known of a batch";
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
-  const Plan plan = Newest(job);
+  const Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.split, SplitMode::kBatch);
   EXPECT_NEAR(plan.balancedness_before, 240.0 / 640, 1e-12) << "measured";
   // Nothing was measured of batches before, so its scale is that of this window: .375 / .4.
@@ -372,9 +344,7 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesWhatTheSplitsGaveIsMeasured) {
 TEST(MeasuredTest, PeaksOfBatchesThatAnOlderLibraryDoesNotReportAreNotReplacedByThoseOfTheWindow) {
   Config config = TestConfig();
   config.costs.token_seconds = 1e-6;
-  TestJob job(config);
-  for (FakeRank& rank : job.ranks) rank.identity.split = SplitMode::kBatch;
-  job.ConnectAll();
+  TestJob job = SplitJob(config);
   wire::LoadReport older = SplitReport(0, 9);
   older.split_peaks_static.clear();
   older.split_peaks_without_eplb.clear();
@@ -393,14 +363,11 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesAPredictionIsComparedWithWhatItsBatche
   TestJob job = SplitJob();
   SayAll(job, SplitReport(0, 9));
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  for (const int64_t step : {12, 14}) {
-    job.Deliver();
-    ASSERT_TRUE(job.VoteAndDeliver(step));
-  }
+  job.CommitAll(12);
   wire::LoadReport equal = TestReport(20, 29);
   equal.version = 2;
   SayAll(job, equal);
-  EXPECT_FALSE(Newest(job).balancedness_seen.has_value()) << "equal shares are another figure";
+  EXPECT_FALSE(job.NewestPlan().balancedness_seen.has_value()) << "equal shares are another figure";
   wire::LoadReport report = SplitReport(30, 39);
   report.version = 2;
   report.split_peaks.assign(4, 360);
@@ -413,15 +380,14 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesAPredictionIsComparedWithWhatItsBatche
 TEST(MeasuredTest, WhatWasMeasuredBeforeADecisionIsTheMeanOverItsWindows) {
   Config config = TestConfig();
   config.settings.every_steps = 20;
-  ConnectedJob job(config);
-  job.Report(0, 9);
+  AskedJob job(config);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
   job.Report(10, 19);
   wire::LoadReport even = TestReport(20, 29);
   even.counts.setConstant(10);
   SayAll(job, even);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  const Plan plan = Newest(job);
+  const Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.decided_first_step, 10);
   EXPECT_EQ(plan.decided_last_step, 29);
   EXPECT_NEAR(plan.balancedness_before, (kStatic + 1) / 2, 1e-9)
@@ -444,7 +410,7 @@ TEST(MeasuredTest, WhereSplitsAreNotReportedEqualSharesAreMeasuredByName) {
 TEST(MeasuredTest, ASplitOfAJobThatSharesEquallyIsRefused) {
   ConnectedJob job;
   job.daemon.Say(job.ranks[0].session, SplitReport(0, 9));
-  const std::optional<absl::Status> closed = job.daemon.ClosedWith(job.ranks[0].session);
+  const std::optional<absl::Status> closed = job.ClosedWith(0);
   ASSERT_TRUE(closed.has_value());
   EXPECT_EQ(closed->message(),
             "load report: it has splits of batches, but the run registered split equal");

@@ -1,7 +1,6 @@
-// The rules that a placement file must obey, checked on the file as written. Unlike the reader,
-// which stops at the first broken rule, they go on.
-#ifndef EPLB_CLIENT_CLI_PLACEMENT_RULES_H_
-#define EPLB_CLIENT_CLI_PLACEMENT_RULES_H_
+// The rules that a placement file must obey, checked on the file as written. The reader reports the
+// first broken rule, `eplbctl lint` all of them.
+#pragma once
 
 #include <cstdint>
 #include <optional>
@@ -12,7 +11,10 @@
 
 #include "base/json_value.h"
 
-namespace eplb::cli {
+namespace eplb::wire {
+
+// Largest distance from 1 of an expert's summed shares, because other writers round the digits.
+inline constexpr double kShareTolerance = 1e-6;
 
 // Collects the findings of one rule. Only the first 100 are kept; a last sentence counts the rest.
 class Rule {
@@ -74,8 +76,6 @@ void CheckSlotMap(const FileParts& parts, Findings& findings);
 // padding, replica shares, slots_per_gpu. A rule that needs a broken number or a ragged map is left
 // out. At most 100 findings a rule; a last sentence counts the rest.
 // cost: O(L * (S log S + E * X)).
-Findings CheckPlacement(const wire::JsonValue& object);
+Findings CheckPlacement(const JsonValue& object);
 
-}  // namespace eplb::cli
-
-#endif  // EPLB_CLIENT_CLI_PLACEMENT_RULES_H_
+}  // namespace eplb::wire

@@ -1,4 +1,5 @@
-#include "client/cli/placement_rules.h"
+// The rules of a placement file, each on the file as written.
+#include "proto/wire/placement_rules.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,9 +10,7 @@
 
 #include "absl/strings/str_format.h"
 
-#include "proto/wire/placement_json.h"
-
-namespace eplb::cli {
+namespace eplb::wire {
 
 Rule::~Rule() {
   if (count_ > kMaxFindings) {
@@ -30,14 +29,13 @@ std::vector<std::vector<int64_t>> FileParts::SlotsByExpert(int64_t layer) const 
 
 namespace {
 
-using wire::JsonNumbers;
-using wire::JsonValue;
 using Sentences = std::vector<std::string>;
 
 constexpr int64_t kMaxCount = int64_t{1} << 20;
+constexpr std::string_view kIndexRange = "-1..2^31-1";
 
 std::optional<int64_t> ReadCount(const JsonValue& object, std::string_view key, Sentences& broken) {
-  const absl::StatusOr<int64_t> number = wire::GetInteger(object, key);
+  const absl::StatusOr<int64_t> number = GetInteger(object, key);
   if (!number.ok()) {
     broken.emplace_back(number.status().message());
     return std::nullopt;
@@ -83,9 +81,10 @@ void CheckSlotsPerGpu(const JsonValue& object, const FileParts& parts, Sentences
     }
     return;
   }
-  const auto numbers = wire::GetNumbers(object, "slots_per_gpu", 1);
+  const auto numbers = GetNumbers(object, "slots_per_gpu", 1);
   if (!numbers.ok()) return rule.Add(numbers.status().message());
-  if (!(*numbers)->all_integers()) return rule.Add("slots_per_gpu holds a number with a point");
+  const absl::Status integers = CheckIntegers(**numbers, "slots_per_gpu", kIndexRange);
+  if (!integers.ok()) return rule.Add(integers.message());
   const std::vector<int64_t>& given = (*numbers)->integers;
   if (std::ssize(given) != num_gpus) {
     return rule.Add("slots_per_gpu has ", given.size(), " entries, num_gpus is ", num_gpus);
@@ -127,14 +126,15 @@ bool CheckLengths(const JsonNumbers& numbers, const ExpectedRows& expected, Sent
 
 std::optional<FileMatrix> ReadMatrix(const JsonValue& object, const ExpectedRows& expected,
                                      Sentences& broken) {
-  const auto numbers = wire::GetNumbers(object, expected.key, 2);
+  const auto numbers = GetNumbers(object, expected.key, 2);
   if (!numbers.ok()) {
     broken.emplace_back(numbers.status().message());
     return std::nullopt;
   }
   if (!CheckLengths(**numbers, expected, broken)) return std::nullopt;
-  if (!(*numbers)->all_integers()) {
-    broken.push_back(absl::StrCat(std::string(expected.key), " holds a number that is no integer"));
+  const absl::Status integers = CheckIntegers(**numbers, expected.key, kIndexRange);
+  if (!integers.ok()) {
+    broken.emplace_back(integers.message());
     return std::nullopt;
   }
   return FileMatrix{.cells = &(*numbers)->integers,
@@ -254,7 +254,7 @@ void CheckWidths(const FileParts& parts, const JsonNumbers& numbers, Sentences& 
   }
   const std::vector<int64_t>& widths = numbers.children[2];
   Rule rule(broken);
-  if (std::adjacent_find(widths.begin(), widths.end(), std::not_equal_to<>()) == widths.end()) {
+  if (std::ranges::adjacent_find(widths, std::not_equal_to<>()) == widths.end()) {
     if (Index(widths.front()) != largest) {
       rule.Add("logical_to_physical_map has ", widths.front(),
                " entries an expert, the largest replica count is ", largest);
@@ -284,22 +284,22 @@ void CheckEntries(const std::string& place, std::span<const int64_t> entries,
       continue;
     }
     if (padded) rule.Add(place, " has padding -1 before slot ", slot);
-    if (std::find(named.begin(), named.end(), slot) != named.end()) {
+    if (std::ranges::find(named, slot) != named.end()) {
       rule.Add(place, " names slot ", slot, " twice");
-    } else if (!std::binary_search(held.begin(), held.end(), slot)) {
+    } else if (!std::ranges::binary_search(held, slot)) {
       rule.Add(place, " names slot ", slot, ", where physical_to_logical_map has another expert");
     }
     named.push_back(slot);
   }
   for (const int64_t slot : held) {
-    if (std::find(named.begin(), named.end(), slot) == named.end()) {
+    if (std::ranges::find(named, slot) == named.end()) {
       rule.Add(place, " leaves out slot ", slot, ", which holds it");
     }
   }
 }
 
 void CheckReplicaTable(const JsonValue& object, const FileParts& parts, Sentences& broken) {
-  const auto found = wire::GetNumbers(object, "logical_to_physical_map", 3);
+  const auto found = GetNumbers(object, "logical_to_physical_map", 3);
   if (!found.ok()) return (void)broken.emplace_back(found.status().message());
   const JsonNumbers& numbers = **found;
   const ExpectedRows expected{.key = "logical_to_physical_map",
@@ -307,10 +307,8 @@ void CheckReplicaTable(const JsonValue& object, const FileParts& parts, Sentence
                               .cols = parts.num_experts,
                               .what = "experts"};
   if (!CheckLengths(numbers, expected, broken)) return;
-  if (!numbers.all_integers()) {
-    broken.emplace_back("logical_to_physical_map holds a number that is no integer");
-    return;
-  }
+  const absl::Status integers = CheckIntegers(numbers, expected.key, kIndexRange);
+  if (!integers.ok()) return (void)broken.emplace_back(integers.message());
   if (!parts.slots || !parts.num_experts) return;
   CheckWidths(parts, numbers, broken);
   Rule rule(broken);
@@ -331,7 +329,7 @@ void CheckReplicaTable(const JsonValue& object, const FileParts& parts, Sentence
 
 void CheckShares(const JsonValue& object, const FileParts& parts, Sentences& broken) {
   if (object.Find("replica_share") == nullptr) return;
-  const auto found = wire::GetNumbers(object, "replica_share", 2);
+  const auto found = GetNumbers(object, "replica_share", 2);
   if (!found.ok()) return (void)broken.emplace_back(found.status().message());
   const JsonNumbers& numbers = **found;
   const ExpectedRows expected{
@@ -357,7 +355,7 @@ void CheckShares(const JsonValue& object, const FileParts& parts, Sentences& bro
       sums[expert] += share;
     }
     for (const auto& [expert, total] : sums) {
-      if (expert < 0 || std::abs(total - 1) <= wire::kShareTolerance) continue;
+      if (expert < 0 || std::abs(total - 1) <= kShareTolerance) continue;
       sum.Add("replica_share layer ", layer, ": the shares of expert ", expert, " sum to ",
               absl::StrFormat("%.9g", total), ", expected 1");
     }
@@ -391,4 +389,4 @@ Findings CheckPlacement(const JsonValue& object) {
   return findings;
 }
 
-}  // namespace eplb::cli
+}  // namespace eplb::wire

@@ -1,6 +1,6 @@
-// The rules of eplbctl lint are written apart from the reader's: lint goes on where the reader
-// stops. These tests hold both to the same files.
-#include "client/cli/placement_rules.h"
+// Mutated files: the reader refuses a file exactly when a rule is broken, and reads any other one
+// as all three maps describe it.
+#include "proto/wire/placement_rules.h"
 
 #include <gtest/gtest.h>
 
@@ -15,7 +15,7 @@
 #include "base/json_value.h"
 #include "proto/wire/placement_json.h"
 
-namespace eplb::cli {
+namespace eplb::wire {
 namespace {
 
 std::vector<std::string> Examples() {
@@ -38,8 +38,8 @@ std::vector<std::string> Examples() {
             1.0 / static_cast<double>(placement.ReplicasOf({layer}, {expert}).size());
       }
     }
-    examples.push_back(wire::PlacementToJson(placement));
-    examples.push_back(wire::PlacementToJson(placement, &shares));
+    examples.push_back(PlacementToJson(placement));
+    examples.push_back(PlacementToJson(placement, &shares));
   }
   return examples;
 }
@@ -62,7 +62,7 @@ std::string Mutated(std::string text, std::mt19937& random) {
   return text.replace(begin, length, kOthers[below(std::size(kOthers))]);
 }
 
-TEST(LintTest, AFileBreaksARuleExactlyWhenTheReaderRefusesIt) {
+TEST(PlacementRulesTest, AFileThatKeepsThemAllIsReadAsItsMapsDescribeIt) {
   std::mt19937 random(20261124);
   int num_broken = 0;
   int num_kept = 0;
@@ -72,13 +72,19 @@ TEST(LintTest, AFileBreaksARuleExactlyWhenTheReaderRefusesIt) {
       if (random() % 2 == 0) text = Mutated(std::move(text), random);
       // A file without this is not checked: it is no placement.
       if (text.find(R"("format":"eplb.placement.v1")") == std::string::npos) continue;
-      const absl::StatusOr<wire::JsonValue> object = wire::ParseJson(text);
-      if (!object.ok() || object->kind != wire::JsonValue::Kind::kObject) continue;
+      const absl::StatusOr<JsonValue> object = ParseJson(text);
+      if (!object.ok() || object->kind != JsonValue::Kind::kObject) continue;
       const std::vector<std::string> broken = CheckPlacement(*object).broken;
-      const absl::Status read = wire::PlacementFromJson(*object).status();
-      ASSERT_EQ(broken.empty(), read.ok())
-          << text << "\nthe reader: " << read << "\nlint: " << absl::StrJoin(broken, "; ");
+      const absl::StatusOr<Placement> read = PlacementFromJson(*object);
+      ASSERT_EQ(broken.empty(), read.ok()) << text << "\nthe reader: " << read.status() << "\n"
+                                           << absl::StrJoin(broken, "; ");
       ++(read.ok() ? num_kept : num_broken);
+      if (!read.ok()) continue;
+      const JsonValue again = *ParseJson(PlacementToJson(*read));
+      for (const char* map :
+           {"physical_to_logical_map", "logical_to_physical_map", "logical_replica_count"}) {
+        ASSERT_EQ(object->Find(map)->numbers.integers, again.Find(map)->numbers.integers) << text;
+      }
     }
   }
   EXPECT_GT(num_broken, 1000);
@@ -86,4 +92,4 @@ TEST(LintTest, AFileBreaksARuleExactlyWhenTheReaderRefusesIt) {
 }
 
 }  // namespace
-}  // namespace eplb::cli
+}  // namespace eplb::wire

@@ -1,0 +1,92 @@
+// Replays of recorded loads by the C interface.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "client/c/eplb_plan.h"
+
+namespace eplb::c {
+
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr int32_t kExperts = 4;
+
+// Windows of one layer whose expert 0 gets half of the tokens.
+const std::vector<int64_t> kCounts = {60, 20, 20, 20, 60, 20, 20, 20, 60, 20, 20, 20};
+
+eplb_replay_options Options() {
+  eplb_replay_options options;
+  EXPECT_EQ(eplb_replay_options_init(&options, sizeof(options)), EPLB_OK);
+  options.num_windows = 3;
+  options.num_layers = 1;
+  options.num_experts = kExperts;
+  options.num_slots = 6;
+  options.num_gpus = 2;
+  return options;
+}
+
+eplb_replay_figures FiguresOf(const eplb_replay_options& options) {
+  eplb_replay_figures figures = {};
+  figures.struct_size = sizeof(figures);
+  EXPECT_EQ(eplb_replay(&options, kCounts.data(), &figures), EPLB_OK) << eplb_last_message();
+  return figures;
+}
+
+TEST(CReplayTest, TheFirstWindowRunsWithoutADecision) {
+  const eplb_replay_figures figures = FiguresOf(Options());
+  EXPECT_DOUBLE_EQ(figures.balancedness_without_eplb, 60.0 / 80);
+  EXPECT_DOUBLE_EQ(figures.seconds_without_eplb, 3 * 80 * 176e-9);
+  EXPECT_GT(figures.balancedness, figures.balancedness_without_eplb);
+  EXPECT_GE(figures.rebalances, 1);
+  EXPECT_GT(figures.seconds_saved, 0);
+  EXPECT_EQ(figures.seconds_spent, 0) << "moves have no price";
+}
+
+TEST(CReplayTest, WindowsWithoutTokensHaveNoFigure) {
+  const std::vector<int64_t> none(kCounts.size());
+  eplb_replay_figures figures = {};
+  figures.struct_size = sizeof(figures);
+  const eplb_replay_options options = Options();
+  ASSERT_EQ(eplb_replay(&options, none.data(), &figures), EPLB_OK);
+  EXPECT_TRUE(std::isnan(figures.balancedness));
+  EXPECT_TRUE(std::isnan(figures.balancedness_without_eplb));
+}
+
+TEST(CReplayTest, MistakesAreNamed) {
+  const auto refusal = [](void (*change)(eplb_replay_options&),
+                          std::vector<int64_t> counts = kCounts) {
+    eplb_replay_options options = Options();
+    change(options);
+    eplb_replay_figures figures = {};
+    figures.struct_size = sizeof(figures);
+    EXPECT_EQ(eplb_replay(&options, counts.data(), &figures), EPLB_INVALID_ARGUMENT);
+    return std::string(eplb_last_message());
+  };
+  EXPECT_THAT(refusal([](auto& options) { options.split = "some"; }), HasSubstr("split: \"some\""));
+  EXPECT_THAT(refusal([](auto& options) { options.policy = "best"; }), HasSubstr("best"));
+  EXPECT_THAT(refusal([](auto& options) { options.min_gain = 2; }), HasSubstr("min_gain: 2"));
+  EXPECT_THAT(refusal([](auto& options) { options.token_ns = NAN; }), HasSubstr("token_ns: nan"));
+  EXPECT_THAT(refusal([](auto& options) { options.expert_bytes = -1; }), HasSubstr("expert_bytes"));
+  EXPECT_THAT(refusal([](auto& options) { options.steps_of_window = 0; }), HasSubstr("steps_of_w"));
+  EXPECT_THAT(refusal([](auto& options) { options.num_windows = 0; }), HasSubstr("num_windows 0"));
+  EXPECT_THAT(refusal([](auto& options) { options.num_gpus = 5; }), HasSubstr("num_gpus"));
+  EXPECT_THAT(refusal([](auto& options) { options.every = 0; }), HasSubstr("every"));
+  std::vector<int64_t> negative = kCounts;
+  negative[5] = -1;
+  EXPECT_THAT(refusal([](auto&) {}, negative), HasSubstr("window 1: "));
+  const eplb_replay_options options = Options();
+  EXPECT_EQ(eplb_replay(&options, kCounts.data(), nullptr), EPLB_INVALID_ARGUMENT);
+  eplb_replay_figures figures = {};
+  figures.struct_size = sizeof(figures);
+  EXPECT_EQ(eplb_replay(&options, nullptr, &figures), EPLB_INVALID_ARGUMENT);
+}
+
+}  // namespace
+
+}  // namespace eplb::c
