@@ -27,7 +27,7 @@ class _NoKernels(types.ModuleType):
 
 
 sys.modules["torchtitan.distributed.minimal_async_ep.kernels"] = _NoKernels("kernels")
-logging.disable(logging.INFO)
+logging.disable(logging.WARNING)
 
 import compare  # noqa: E402
 import spmd_types as spmd  # noqa: E402

@@ -13,6 +13,7 @@ import compare  # noqa: E402
 import forked  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
+import transformers  # noqa: E402
 from torch.distributed.checkpoint import HuggingFaceStorageReader  # noqa: E402
 from torch.utils.data import SequentialSampler  # noqa: E402
 from transformers import (  # noqa: E402
@@ -29,6 +30,7 @@ VOCABULARY, TOKENS, EXPERTS = 64, 24, 8
 PHASE_STEPS = 10  # after which other tokens come, so that other experts are hot
 SAVED = 24  # step at which a checkpoint is written
 
+transformers.utils.logging.disable_progress_bar()
 torch.argsort, torch.sort = (functools.partial(each, stable=True) for each in (torch.argsort, torch.sort))
 
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
