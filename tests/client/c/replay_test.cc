@@ -18,7 +18,7 @@ using ::testing::HasSubstr;
 constexpr int32_t kExperts = 4;
 
 // Windows of one layer whose expert 0 gets half of the tokens.
-const std::vector<int64_t> kCounts = {60, 20, 20, 20, 60, 20, 20, 20, 60, 20, 20, 20};
+const std::vector<int64_t> kThreeWindows = {60, 20, 20, 20, 60, 20, 20, 20, 60, 20, 20, 20};
 
 eplb_replay_options Options() {
   eplb_replay_options options;
@@ -34,7 +34,7 @@ eplb_replay_options Options() {
 eplb_replay_figures FiguresOf(const eplb_replay_options& options) {
   eplb_replay_figures figures = {};
   figures.struct_size = sizeof(figures);
-  EXPECT_EQ(eplb_replay(&options, kCounts.data(), &figures), EPLB_OK) << eplb_last_message();
+  EXPECT_EQ(eplb_replay(&options, kThreeWindows.data(), &figures), EPLB_OK) << eplb_last_message();
   return figures;
 }
 
@@ -49,7 +49,7 @@ TEST(CReplayTest, TheFirstWindowRunsWithoutADecision) {
 }
 
 TEST(CReplayTest, WindowsWithoutTokensHaveNoFigure) {
-  const std::vector<int64_t> none(kCounts.size());
+  const std::vector<int64_t> none(kThreeWindows.size());
   eplb_replay_figures figures = {};
   figures.struct_size = sizeof(figures);
   const eplb_replay_options options = Options();
@@ -60,7 +60,7 @@ TEST(CReplayTest, WindowsWithoutTokensHaveNoFigure) {
 
 TEST(CReplayTest, MistakesAreNamed) {
   const auto refusal = [](void (*change)(eplb_replay_options&),
-                          std::vector<int64_t> counts = kCounts) {
+                          std::vector<int64_t> counts = kThreeWindows) {
     eplb_replay_options options = Options();
     change(options);
     eplb_replay_figures figures = {};
@@ -77,11 +77,11 @@ TEST(CReplayTest, MistakesAreNamed) {
   EXPECT_THAT(refusal([](auto& options) { options.num_windows = 0; }), HasSubstr("num_windows 0"));
   EXPECT_THAT(refusal([](auto& options) { options.num_gpus = 5; }), HasSubstr("num_gpus"));
   EXPECT_THAT(refusal([](auto& options) { options.every = 0; }), HasSubstr("every"));
-  std::vector<int64_t> negative = kCounts;
+  std::vector<int64_t> negative = kThreeWindows;
   negative[5] = -1;
   EXPECT_THAT(refusal([](auto&) {}, negative), HasSubstr("window 1: "));
   const eplb_replay_options options = Options();
-  EXPECT_EQ(eplb_replay(&options, kCounts.data(), nullptr), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_replay(&options, kThreeWindows.data(), nullptr), EPLB_INVALID_ARGUMENT);
   eplb_replay_figures figures = {};
   figures.struct_size = sizeof(figures);
   EXPECT_EQ(eplb_replay(&options, nullptr, &figures), EPLB_INVALID_ARGUMENT);
