@@ -1,7 +1,6 @@
 // A block's histogram in shared memory, so that memory sees one atomic per block and expert in use
 // instead of one per choice. Used in three phases with a barrier between: clear, add, merge.
-#ifndef EPLB_CUDA_KERNELS_HISTOGRAM_DEVICE_CUH_
-#define EPLB_CUDA_KERNELS_HISTOGRAM_DEVICE_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -40,5 +39,3 @@ __device__ inline void MergeHistogram(const CountArgs& args, const uint32_t* his
 }
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_HISTOGRAM_DEVICE_CUH_

@@ -1,6 +1,5 @@
 // The warp of the GPU as a machine: of LaneTeam, and of routing by quota.
-#ifndef EPLB_CUDA_KERNELS_WARP_DEVICE_CUH_
-#define EPLB_CUDA_KERNELS_WARP_DEVICE_CUH_
+#pragma once
 
 #include <cstdint>
 
@@ -25,5 +24,3 @@ struct Warp {
 };
 
 }  // namespace eplb::cuda
-
-#endif  // EPLB_CUDA_KERNELS_WARP_DEVICE_CUH_
