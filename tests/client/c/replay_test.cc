@@ -17,8 +17,8 @@ using ::testing::HasSubstr;
 
 constexpr int32_t kExperts = 4;
 
-// Windows of one layer whose expert 0 gets half of the tokens.
-const std::vector<int64_t> kThreeWindows = {60, 20, 20, 20, 60, 20, 20, 20, 60, 20, 20, 20};
+// Windows of one layer whose experts 0 and 1 get most tokens.
+const std::vector<int64_t> kThreeWindows = {60, 60, 20, 20, 60, 60, 20, 20, 60, 60, 20, 20};
 
 eplb_replay_options Options() {
   eplb_replay_options options;
@@ -26,7 +26,7 @@ eplb_replay_options Options() {
   options.num_windows = 3;
   options.num_layers = 1;
   options.num_experts = kExperts;
-  options.num_slots = 6;
+  options.num_slots = 4;
   options.num_gpus = 2;
   return options;
 }
@@ -40,8 +40,8 @@ eplb_replay_figures FiguresOf(const eplb_replay_options& options) {
 
 TEST(CReplayTest, TheFirstWindowRunsWithoutADecision) {
   const eplb_replay_figures figures = FiguresOf(Options());
-  EXPECT_DOUBLE_EQ(figures.balancedness_without_eplb, 60.0 / 80);
-  EXPECT_DOUBLE_EQ(figures.seconds_without_eplb, 3 * 80 * 176e-9);
+  EXPECT_DOUBLE_EQ(figures.balancedness_without_eplb, 80.0 / 120);
+  EXPECT_DOUBLE_EQ(figures.seconds_without_eplb, 3 * 120 * 176e-9);
   EXPECT_GT(figures.balancedness, figures.balancedness_without_eplb);
   EXPECT_GE(figures.rebalances, 1);
   EXPECT_GT(figures.seconds_saved, 0);
@@ -75,7 +75,7 @@ TEST(CReplayTest, MistakesAreNamed) {
   EXPECT_THAT(refusal([](auto& options) { options.expert_bytes = -1; }), HasSubstr("expert_bytes"));
   EXPECT_THAT(refusal([](auto& options) { options.steps_of_window = 0; }), HasSubstr("steps_of_w"));
   EXPECT_THAT(refusal([](auto& options) { options.num_windows = 0; }), HasSubstr("num_windows 0"));
-  EXPECT_THAT(refusal([](auto& options) { options.num_gpus = 5; }), HasSubstr("num_gpus"));
+  EXPECT_THAT(refusal([](auto& options) { options.num_gpus = 0; }), HasSubstr("num_gpus"));
   EXPECT_THAT(refusal([](auto& options) { options.every = 0; }), HasSubstr("every"));
   std::vector<int64_t> negative = kThreeWindows;
   negative[5] = -1;
