@@ -157,8 +157,8 @@ typedef struct eplb_replay_figures {
 EPLB_API int32_t eplb_replay_options_init(eplb_replay_options* options,
                                           size_t struct_size) EPLB_NOEXCEPT;
 /* Decides on recorded windows as the daemon would have, each time on what came before, and applies
- * every decision at once. counts: [num_windows, num_layers, num_experts], oldest first. cost: that
- * of the policy, for each decision. */
+ * every decision at once. counts: [num_windows, num_layers, num_experts], oldest first. errors:
+ * InvalidArgument naming the option or the window. cost: that of the policy, for each decision. */
 EPLB_API int32_t eplb_replay(const eplb_replay_options* options, const int64_t* counts,
                              eplb_replay_figures* figures) EPLB_NOEXCEPT;
 

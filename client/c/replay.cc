@@ -2,11 +2,11 @@
 #include "placement/replay/replay.h"
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
-#include "absl/strings/str_cat.h"
-
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/c/call.h"
 #include "client/c/client_handle.h"
@@ -41,15 +41,14 @@ eplb_replay_options DefaultReplayOptions() {
 // A caller's number that must be in a range.
 absl::Status CheckRange(const char* name, double value, double least, double most) {
   if (value >= least && value <= most) return absl::OkStatus();
-  return absl::InvalidArgumentError(
-      absl::StrCat(name, ": ", value, ", expected ", least, "..", most));
+  return InvalidInput(name, ": ", value, ", expected ", least, "..", most);
 }
 
 absl::StatusOr<ReplayOptions> MakeReplayOptions(const eplb_replay_options& options) {
+  if (options.reserved != 0) return InvalidInput("options.reserved is not 0");
   const std::string_view split = options.split == nullptr ? "equal" : options.split;
   if (split != "equal" && split != "batch") {
-    return absl::InvalidArgumentError(
-        absl::StrCat("split: \"", options.split, "\", expected equal or batch"));
+    return InvalidInput("split: \"", options.split, "\", expected equal or batch");
   }
   EPLB_RETURN_IF_ERROR(CheckRange("min_gain", options.min_gain, 0, 1));
   EPLB_RETURN_IF_ERROR(CheckRange("token_ns", options.token_ns, 0, kMaxTokenNs));
@@ -66,11 +65,10 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const eplb_replay_options& optio
 
 absl::StatusOr<std::vector<Load>> ReadWindows(const eplb_replay_options& options,
                                               const int64_t* counts) {
-  if (counts == nullptr) return absl::InvalidArgumentError("counts is NULL");
+  if (counts == nullptr) return InvalidInput("counts is NULL");
   if (options.num_windows < 1 || options.num_layers < 1 || options.num_experts < 1) {
-    return absl::InvalidArgumentError(
-        absl::StrCat("num_windows ", options.num_windows, ", num_layers ", options.num_layers,
-                     ", num_experts ", options.num_experts, ", expected at least 1"));
+    return InvalidInput("num_windows ", options.num_windows, ", num_layers ", options.num_layers,
+                        ", num_experts ", options.num_experts, ", expected at least 1");
   }
   std::vector<Load> windows;
   const int64_t size = int64_t{options.num_layers} * options.num_experts;
@@ -78,8 +76,7 @@ absl::StatusOr<std::vector<Load>> ReadWindows(const eplb_replay_options& options
     const absl::StatusOr<Load> load = Load::FromCounts(Eigen::Map<const LoadMatrix>(
         counts + window * size, options.num_layers, options.num_experts));
     if (!load.ok()) {
-      return absl::InvalidArgumentError(
-          absl::StrCat("window ", window, ": ", load.status().message()));
+      return InvalidInput("window ", window, ": ", load.status().message());
     }
     windows.push_back(*load);
   }
@@ -104,8 +101,9 @@ absl::StatusOr<ReplayResult> ReplayWindows(const eplb_replay_options& options,
                                         .num_gpus = options.num_gpus,
                                         .num_nodes = options.num_nodes,
                                         .num_groups = options.num_groups}));
-  return Replay({windows, steps}, topology,
-                options.policy == nullptr ? kDefaultPolicyName : options.policy, replay);
+  const std::string policy(options.policy == nullptr ? kDefaultPolicyName : options.policy);
+  EPLB_RETURN_IF_ERROR(MakePolicy(policy, replay.policy).status());
+  return Replay({windows, steps}, topology, policy, replay);
 }
 
 }  // namespace

@@ -9,6 +9,8 @@ import numpy as np
 
 from eplb._torch_file import BadFile
 
+_MOST_CELLS = 1 << 26
+
 # A layer as a router trace names it: its block, in order of running, the number of a prediction head, and the number in it.
 _Layer = Tuple[str, int, int]
 
@@ -23,6 +25,8 @@ def counts_of_choices(choices: np.ndarray, num_experts: int) -> np.ndarray:
     """
     if choices.ndim != 3 or 0 in choices.shape or choices.dtype.kind not in "iu":
         raise BadFile(f"holds {choices.dtype} {list(choices.shape)}, expected choices, integers [tokens, layers, top-k]")
+    if choices.shape[1] * num_experts > _MOST_CELLS:
+        raise BadFile(f"has {choices.shape[1]} layers of {num_experts} experts, at most {_MOST_CELLS} in all are read")
     return np.stack([_counted(choices[:, layer], num_experts, f"layer {layer}") for layer in range(choices.shape[1])])[np.newaxis]
 
 
@@ -49,11 +53,15 @@ def add(total: Trace, trace: Trace) -> None:
 
 def load_of_trace(trace: Trace) -> np.ndarray:
     """Returns int64 [steps, layers, experts], steps and layers in order, decoder layers first."""
-    steps, layers = sorted({step for step, _ in trace}), sorted({layer for _, layer in trace})
+    steps, layers = _places({step for step, _ in trace}), _places({layer for _, layer in trace})
     load = np.zeros((len(steps), len(layers), len(next(iter(trace.values())))), dtype=np.int64)
     for (step, layer), counts in trace.items():
-        load[steps.index(step), layers.index(layer)] = counts
+        load[steps[step], layers[layer]] = counts
     return load
+
+
+def _places(found: Any) -> Dict[Any, int]:
+    return {each: place for place, each in enumerate(sorted(found))}
 
 
 def _read(line: str, num_experts: int) -> Tuple[int, _Layer, np.ndarray]:
@@ -66,10 +74,14 @@ def _read(line: str, num_experts: int) -> Tuple[int, _Layer, np.ndarray]:
         if isinstance(record, dict) else [None]
     if not all(type(each) is int and each >= 0 for each in places) or "top_indices" not in record:
         raise BadFile("has no step, layer and top_indices, as a line of Megatron's router trace has")
+    rows = record["top_indices"]
+    if not isinstance(rows, list) or not all(isinstance(row, list) and all(type(each) is int for each in row) for row in rows) \
+            or len({len(row) for row in rows}) > 1:
+        raise BadFile("has top_indices that are no integers [tokens, top-k]")
     try:
-        choices = np.array(record["top_indices"], dtype=np.int64)
-    except (ValueError, TypeError, OverflowError):
-        raise BadFile("has top_indices that are no integers [tokens, top-k]") from None
+        choices = np.array(rows, dtype=np.int64)
+    except OverflowError:
+        raise BadFile("has top_indices above 64 bits") from None
     step, layer, head = places
     return step, (str(record.get("block", "decoder")), head, layer), _counted(choices, num_experts, f"layer {layer}")
 

@@ -23,7 +23,7 @@ import json
 import os
 import sys
 import tempfile
-from typing import Any, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -133,10 +133,12 @@ class _In(Exception):
 def _text_of(options: argparse.Namespace) -> str:
     loads: List[np.ndarray] = []
     trace: Trace = {}
+    traces: Dict[str, Trace] = {}
     for path in options.dumps:
         try:
             if path.endswith(".jsonl"):
-                add(trace, trace_of(path, _experts_of(options)))
+                traces[path] = trace_of(path, _experts_of(options))
+                add(trace, traces[path])
                 continue
             dump = read_torch_file(path)
             slots = map_of(dump)
@@ -156,6 +158,10 @@ def _text_of(options: argparse.Namespace) -> str:
         loads.append(load)
     if trace and loads:
         raise _In(f"{options.dumps[0]}: router traces are summed over ranks, and files of torch.save follow each other: convert them apart")
+    for path, each in traces.items():
+        if len(each) < len(trace):
+            print(printable(f"eplb.convert: note: {path}: it lacks {len(trace) - len(each)} of {len(trace)} pairs of a step and a layer "
+                            f"that other files have"), file=sys.stderr)
     if trace:
         loads.append(load_of_trace(trace))
     whole = np.concatenate(loads)
@@ -171,6 +177,8 @@ def _experts_of(options: argparse.Namespace) -> int:
     """errors: BadFile where --experts is missing."""
     if options.experts is None:
         raise BadFile("is a router trace, which does not tell the number of experts: give --experts")
+    if options.first_layer is not None:
+        raise BadFile("is a router trace, which has no dense layers: leave out --first-layer")
     return int(options.experts)
 
 
@@ -195,6 +203,10 @@ def _parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     options = parser.parse_args(arguments)
     if not options.out.endswith((".json", ".jsonl")):
         parser.error(f"OUT is {options.out}, expected a name ending in .json or .jsonl")
+    if options.out.endswith(".jsonl") and os.path.exists(options.out):
+        with open(options.out, encoding="utf-8", errors="replace") as file:
+            if '"top_indices"' in file.readline():
+                parser.error(f"OUT is {options.out}, a router trace: name the file to write at the end")
     for name in ("first_step", "first_layer"):
         if (getattr(options, name) or 0) < 0:
             parser.error(f"--{name.replace('_', '-')} is {getattr(options, name)}, expected at least 0")

@@ -77,6 +77,12 @@ TEST(CReplayTest, MistakesAreNamed) {
   EXPECT_THAT(refusal([](auto& options) { options.num_windows = 0; }), HasSubstr("num_windows 0"));
   EXPECT_THAT(refusal([](auto& options) { options.num_gpus = 0; }), HasSubstr("num_gpus"));
   EXPECT_THAT(refusal([](auto& options) { options.every = 0; }), HasSubstr("every"));
+  EXPECT_THAT(refusal([](auto& options) { options.reserved = 7; }), HasSubstr("reserved is not 0"));
+  EXPECT_THAT(refusal([](auto& options) {
+                options.policy = "best";
+                options.num_windows = 1;  // nothing is decided
+              }),
+              HasSubstr("best"));
   std::vector<int64_t> negative = kThreeWindows;
   negative[5] = -1;
   EXPECT_THAT(refusal([](auto&) {}, negative), HasSubstr("window 1: "));

@@ -124,7 +124,7 @@ class ConvertTest(unittest.TestCase):
 
         files = self.traces([line(7, 4, [[0, 1], [1, 2]]), line(7, 2, [[0, 1]]), line(7, 0, [[2, 1]], block="mtp", mtp_idx=0),
                              line(9, 2, [[0, 2]])], [line(7, 2, [[0, 2]])])
-        self.assertEqual(self.run_convert(*files, self.out, "--experts", 3).stderr, "")
+        self.assertEqual(self.run_convert(*files, self.out, "--experts", 3).returncode, 0)
         found = [json.loads(each)["load"] for each in self.out.read_text().splitlines()]
         self.assertEqual(found, [[[2, 1, 1], [1, 2, 1], [0, 1, 1]], [[1, 0, 1], [0, 0, 0], [0, 0, 0]]])
 
@@ -132,6 +132,8 @@ class ConvertTest(unittest.TestCase):
         good = {"step": 0, "layer": 1, "top_indices": [[0]]}
         for bad, words in (("{", "line 2 is no JSON"), ({**good, "step": -1}, "line 2 has no step, layer and top_indices"),
                            ({**good, "top_indices": [[0], [1, 2]]}, "line 2 has top_indices that are no integers"),
+                           ({**good, "top_indices": [[0.9]]}, "line 2 has top_indices that are no integers"),
+                           ({**good, "top_indices": [[True]]}, "line 2 has top_indices that are no integers"),
                            ({**good, "top_indices": [[9]]}, "line 2 has expert 9 in layer 1, --experts is 4")):
             file, = self.traces([good, bad])
             done = self.run_convert(file, self.out, "--experts", 4)
@@ -140,6 +142,17 @@ class ConvertTest(unittest.TestCase):
         file, = self.traces([])
         self.assertIn("has no line", self.run_convert(file, self.out, "--experts", 4).stderr)
         self.assertIn("give --experts", self.run_convert(*self.traces([good]), self.out).stderr)
+        self.assertIn("leave out --first-layer", self.run_convert(*self.traces([good]), self.out, "--experts", 4, "--first-layer", 1).stderr)
+
+    def test_a_trace_is_not_overwritten_and_a_shorter_one_is_noted(self):
+        good = {"step": 0, "layer": 1, "top_indices": [[0]]}
+        files = self.traces([good, {**good, "step": 1}], [good])
+        before = files[1].read_text()
+        done = self.run_convert(*files, "--experts", 4)
+        self.assertEqual((done.returncode, files[1].read_text()), (2, before))
+        self.assertIn("a router trace: name the file to write at the end", done.stderr)
+        done = self.run_convert(*files, self.out, "--experts", 4)
+        self.assertEqual(done.stderr, f"eplb.convert: note: {files[1]}: it lacks 1 of 2 pairs of a step and a layer that other files have\n")
 
     def test_several_dumps_are_one_trace(self):
         paths = [self.directory / f"dump_{number}.pt" for number in range(3)]

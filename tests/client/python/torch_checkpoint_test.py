@@ -98,6 +98,14 @@ def save(rank, world, directory, endpoint):
                     use(trainer.model.state_dict()["0.experts.w1"])
                 except eplb.FailedPrecondition as error:
                     refused.append(str(error))
+            kept = trainer.state()
+            with trainer.attached.static_order():
+                try:
+                    dcp.save(kept, checkpoint_id=str(directory / "kept"))
+                except (eplb.FailedPrecondition, dcp.api.CheckpointException) as error:
+                    assert "experts have moved since this state dict was taken" in str(error), error
+                else:
+                    raise AssertionError("a state dict of an earlier placement was written")
             assert len(refused) == 3 and all("with attached.static_order():" in each for each in refused), refused
         found.append((trainer.losses, trainer.end()))
     return found

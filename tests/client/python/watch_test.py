@@ -1,11 +1,13 @@
 """eplb.torch.watch: counts, reports and their sinks; what balancing would gain is what `eplbctl replay` computes."""
 
 import contextlib
+import copy
 import csv
 import io
 import json
 import os
 import pathlib
+import pickle
 import re
 import subprocess
 import unittest
@@ -20,6 +22,8 @@ import ranks  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 from torch import nn  # noqa: E402
+
+from eplb.torch import routing  # noqa: E402
 
 EXPERTS, WIDTH, TOKENS, GPUS, EVERY = 8, 6, 50, 4, 2
 
@@ -53,6 +57,15 @@ def choices_of(model, x):
     for block, each in zip((model[0], model[1][0]), inputs):
         found.append(np.bincount(block.gate(each)[1].flatten().numpy(), minlength=EXPERTS))
     return np.stack(found)
+
+
+def unlike(rank, world, directory):
+    """Ranks with other layers."""
+    dist.init_process_group("gloo", f"file://{directory}/unlike", rank=rank, world_size=world)
+    model, (x,) = model_and_batches(1)
+    watcher = eplb.torch.watch(model[:1 + rank], "gate", num_gpus=1, every=1)
+    model(x)
+    watcher.step()
 
 
 def shared(rank, world, directory, endpoint):
@@ -93,6 +106,19 @@ class WatchTest(ranks.RankTest):
         hottest = int(watcher.last["eplb/hottest_layer"]), int(watcher.last["eplb/hottest_expert"])
         self.assertAlmostEqual(watcher.last["eplb/hottest_share"], total[hottest] / total[hottest[0]].sum())
         self.assertFalse(any(module._forward_hooks for module in model.modules()))
+
+    def test_an_attached_router_is_watched_by_expert_and_a_copy_counts_for_nobody(self):
+        model, (x,) = model_and_batches(1)
+        expected = choices_of(model, x)[0].tolist()
+        columns = routing.SlotColumns("moe", EXPERTS, torch.device("cpu"))
+        columns.set_slots(np.roll(np.arange(EXPERTS), 3))
+        routing.RouterHook(columns, model[0].gate, None)
+        watcher = eplb.torch.watch(model, "gate", num_gpus=1, every=1)
+        copy.deepcopy(model)(x)
+        pickle.loads(pickle.dumps(model[1]))(x)
+        model[0](x)
+        watcher.step()
+        self.assertEqual(watcher.windows[-1][2].tolist(), [expected, [0] * EXPERTS])
 
     def test_compiled_forwards_are_counted_in_one_graph(self):
         model, batches = model_and_batches(1)
@@ -153,9 +179,14 @@ class WatchTest(ranks.RankTest):
         self.assertEqual([report["eplb/tokens"] for report in logged], [20 * 2 * 2 * TOKENS] * 2)
         self.assertRegex(said.getvalue(), r"\Abalanced: -?[0-9.]+% of the expert layers' time, balancedness 0\.[0-9]{3}\nincremental: ")
 
+    def test_ranks_with_other_layers_are_named(self):
+        for result in self.run_ranks(2, unlike, 2, self.directory):
+            self.assert_raised(result, "InvalidArgument", "group: rank 1 watches other layers than rank 0")
+
     def test_mistakes_are_named(self):
         model, _ = model_and_batches(0)
-        for words, arguments in (('no module named "router"', {"router": "router", "num_gpus": 1}),
+        for words, arguments in (("num_experts: 3, and the weights of 0.gate have 8 rows", {"router": "gate", "num_gpus": 1, "num_experts": 3}),
+                                 ('no module named "router"', {"router": "router", "num_gpus": 1}),
                                  ("num_gpus: 3, expected", {"router": "gate", "num_gpus": 3}),
                                  ("every: 0", {"router": "gate", "num_gpus": 1, "every": 0})):
             with self.assertRaisesRegex(eplb.InvalidArgument, words):

@@ -245,14 +245,19 @@ class Attached:
 
     def named_expert_parameters(self) -> Iterator[Tuple[str, int, torch.Tensor]]:
         """Yields, of each expert of this rank, (name of its parameter, number of the expert in its layer, the live weights), wherever
-        experts are. Names of single experts have {} for the number. Not collective. errors: FailedPrecondition after detach."""
+        experts are. Names of single experts have {} for the number. Not collective. errors: FailedPrecondition after detach, and
+        when experts move meanwhile."""
         if self._is_disabled:
             return
         self._expect_attached("named_expert_parameters")
+        began = self._slots, self.in_static_order
         for layer in self.layers:
-            first = self._coordinates.expert_model * layer.num_local_slots
-            here = self._static if self.in_static_order else self._slots
-            yield from layer.by_expert(here[layer.index][first:first + layer.num_local_slots].tolist())
+            first = layer.num_local_slots * self._coordinates.expert_model
+            here = (self._static if self.in_static_order else self._slots)[layer.index][first:first + layer.num_local_slots]
+            for each in layer.by_expert(here.tolist()):
+                if began[0] is not self._slots or began[1] != self.in_static_order:
+                    raise FailedPrecondition("named_expert_parameters: experts have moved since it was called: call it anew")
+                yield each
 
     @contextlib.contextmanager
     def static_order(self) -> Iterator[None]:
@@ -361,7 +366,8 @@ class Attached:
 
     def _undo_attach(self, reason: str) -> None:
         """Takes off whatever attach put on, and closes the client."""
-        self._registration.release()
+        for tensor in self._registration.registered or self._weights:
+            tensor.release()
         if self._seen_inputs is not None:
             self._seen_inputs.remove()
         for each in (*self._hooks, *self._state_dicts, *self._calls):
@@ -387,22 +393,24 @@ class Attached:
         def find() -> List[bool]:
             if not has_batch:
                 expect_routers_of(self.layers, self._static.shape[1], self._coordinates.expert_model_size)
-            self._weights = [tensor for layer in self.layers for tensor in weights_of(layer, self._state)]
-            return [has_batch, self._is_verified, self._scattered.has_parts()]
+            for layer in self.layers:
+                self._weights.extend(weights_of(layer, self._state))
+            return [has_batch, self._is_verified, self._scattered.has_parts(), [layer.shard is not None for layer in self.layers]]
 
         given = self._all_gather.objects_of(find)
         differing = [rank for rank, each in enumerate(given) if each[:2] != given[0][:2]]
         if differing:
             raise FailedPrecondition(f"check_batch: rank {differing[0]} was given another than rank 0: give all ranks a batch, or False, "
                                      f"or none")
-        return any(has_parts for _, _, has_parts in given)
+        self._are_sharded = all(each for _, _, _, shards in given for each in shards)
+        return any(has_parts for _, _, has_parts, _ in given)
 
     def _hook_state_dicts(self) -> None:
-        self._state_dicts += [hooks_of(layer, functools.partial(self._moved, layer)) for layer in self.layers]
+        self._state_dicts += [hooks_of(layer, functools.partial(self._moved, layer), self.close) for layer in self.layers]
         for optimizer in self._state.optimizers:
             self._calls.append(OptimizerCalls(optimizer))
-            if isinstance(optimizer, torch.optim.Optimizer) and all(layer.shard is not None and all(
-                    self._state.home(each)[1] is each for each in layer.parameters()) for layer in self.layers):
+            if self._are_sharded and isinstance(optimizer, torch.optim.Optimizer) and all(
+                    self._state.home(each)[1] is each for layer in self.layers for each in layer.parameters()):
                 self._state_dicts.append(OptimizerStateDicts(optimizer, self.layers, self._moved))
                 continue
             for name in ("state_dict", "load_state_dict") if hasattr(optimizer, "state_dict") else ():

@@ -5,7 +5,8 @@ torch's LocalShardsWrapper tells where each row belongs among all experts. Rows 
 
 from __future__ import annotations
 
-from typing import Any, List, Sequence
+import weakref
+from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
 from torch.distributed.tensor import DTensor
@@ -15,6 +16,9 @@ from eplb._rows import local_of
 from eplb.errors import FailedPrecondition
 
 _aten = torch.ops.aten
+# By id of rows that are live memory: whether each expert is still where the rows say.
+_are_current: Dict[int, Callable[[], bool]] = {}
+
 _COPIES = (_aten.detach.default, _aten.clone.default, _aten._to_copy.default, _aten.new_empty.default)
 
 
@@ -29,7 +33,28 @@ class ExpertRows(LocalShardsWrapper):  # type: ignore[misc]
         if func not in _COPIES:
             raise _refused(str(func))
         made = super().__torch_dispatch__(func, types, args, kwargs)
-        return ExpertRows(made.local_shards(), made.local_offsets())
+        rows, is_current = ExpertRows(made.local_shards(), made.local_offsets()), _are_current.get(id(args[0]))
+        if func is _aten.detach.default and is_current is not None:
+            _note(rows, is_current)
+        return rows
+
+    def __create_write_items__(self, fqn: str, object: Any) -> Any:
+        self._expect_current(fqn)
+        return super().__create_write_items__(fqn, object)
+
+    def __create_chunk_list__(self) -> Any:
+        self._expect_current("a stack of experts")
+        return super().__create_chunk_list__()
+
+    def __get_tensor_shard__(self, index: Any) -> torch.Tensor:
+        self._expect_current(index.fqn)
+        return super().__get_tensor_shard__(index)
+
+    def _expect_current(self, name: str) -> None:
+        is_current = _are_current.get(id(self))
+        if is_current is not None and not is_current():
+            raise FailedPrecondition(f"{name}: experts have moved since this state dict was taken, which shows live memory: take it "
+                                     f"anew for each save and load")
 
     def __reduce_ex__(self, _protocol: Any) -> Any:
         raise _refused("pickle")
@@ -38,12 +63,16 @@ class ExpertRows(LocalShardsWrapper):  # type: ignore[misc]
         raise _refused("untyped_storage")
 
 
-def by_expert(stack: DTensor, experts: Sequence[int]) -> DTensor:
-    """stack: sharded by its first dimension. experts: in the local slots. returns: the same by expert, over the same memory."""
+def by_expert(stack: DTensor, experts: Sequence[int], moved: Optional[Callable[[], Any]] = None) -> DTensor:
+    """stack: sharded by its first dimension. experts: in the local slots. moved: tells them later; what is returned refuses to be
+    saved or loaded once they are others. returns: the same by expert, over the same memory."""
     rows, starts = local_of(stack), _starts_of_runs(experts)
     shards = [rows[start:end] for start, end in zip(starts, [*starts[1:], len(experts)])]
     offsets = [torch.Size((experts[start], *[0] * (rows.dim() - 1))) for start in starts]
-    return DTensor(ExpertRows(shards, offsets), stack._spec, requires_grad=False)
+    made = ExpertRows(shards, offsets)
+    if moved is not None:
+        _note(made, lambda: moved() == experts)
+    return DTensor(made, stack._spec, requires_grad=False)
 
 
 def is_by_expert(value: Any, stack: DTensor, experts: Sequence[int]) -> bool:
@@ -53,6 +82,11 @@ def is_by_expert(value: Any, stack: DTensor, experts: Sequence[int]) -> bool:
         return False
     own = by_expert(stack, experts)._local_tensor
     return rows.local_offsets() == own.local_offsets() and _addresses(rows) == _addresses(own)
+
+
+def _note(rows: ExpertRows, is_current: Callable[[], bool]) -> None:
+    _are_current[id(rows)] = is_current
+    weakref.finalize(rows, _are_current.pop, id(rows), None)
 
 
 def _addresses(rows: ExpertRows) -> List[int]:

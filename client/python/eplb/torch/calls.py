@@ -68,6 +68,8 @@ class OptimizerCalls:
 
         @functools.wraps(original)
         def stand_in(_self: Any, *arguments: Any, **named: Any) -> Any:
+            if _self is not self._optimizer:  # a copy of it, which has a copy of this
+                return getattr(type(_self), name)(_self, *arguments, **named)
             return stand_in.eplb_call(original, arguments, named)  # type: ignore[attr-defined]
 
         stand_in.eplb_call = call  # type: ignore[attr-defined]

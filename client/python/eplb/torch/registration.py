@@ -15,18 +15,18 @@ from eplb.torch.state import OptimizerState
 
 
 class Registration:
-    """weights: of this rank's experts. is_done: whether everything is registered. waiting: which rank waits for the state of what,
+    """weights: of this rank's experts. is_done: whether everything is registered. registered: what is. waiting: which rank waits for the state of what,
     or "". Threads: the training thread."""
 
     def __init__(self, client: Client, layers: Sequence[ExpertLayer], state: OptimizerState, weights: Sequence[Any],
                  all_gather: Any) -> None:
         self._client, self._layers, self._state, self._weights, self._all_gather = client, layers, state, weights, all_gather
-        self._registered: List[Any] = []
+        self.registered: List[Any] = []
         self.is_done, self.waiting = False, ""
 
     def tensors(self) -> List[Any]:
         """Returns what is registered; before, the weights and whatever state there is now, which is collective."""
-        return self._registered or [*self._weights, *self._all_gather.together(self._stack_state)]
+        return self.registered or [*self._weights, *self._all_gather.together(self._stack_state)]
 
     def complete(self, chunks: Sequence[nn.Module]) -> bool:
         """Registers, unless some rank's optimizers lack state. Collective. chunks: in which a second model with the same experts is
@@ -48,13 +48,8 @@ class Registration:
             if isinstance(tensor, BufferedWeights):
                 self._client.register_derived(tensor.spread, name=f"{tensor.name}.in_buffer", layer=tensor.layer)
         self._client.finish_registration()
-        self._registered, self.is_done = tensors, True
+        self.registered, self.is_done = tensors, True
         return True
-
-    def release(self) -> None:
-        """Gives tensors memory of their own."""
-        for tensor in self._registered or self._weights:
-            tensor.release()
 
     def _missing(self) -> str:
         self._state.expect_understood(self._layers)

@@ -7,6 +7,7 @@ them into the live parameters of that slot.
 
 from __future__ import annotations
 
+import functools
 from typing import Any, Callable, Dict, Iterator, List, Optional, Sequence, Tuple
 
 import torch
@@ -27,12 +28,12 @@ class StateDictHooks:
     """Hooks on the experts' module of one layer, and on all modules in it, as frameworks save single experts and single layers
     of them. Each takes care of the module's own parameters.
 
-    is_stack: they are DTensors of all experts; is_single: of one expert each. A copy of the module has hooks with the answer of
+    is_stack: they are DTensors of all experts; is_single: of one expert each. close: (reason) ends the run of EPLB. A copy of the module has hooks with the answer of
     moved at the time of the copy.
     """
 
-    def __init__(self, layer: str, is_stack: bool, is_single: bool, moved: Moved) -> None:
-        self._layer, self._is_stack, self._is_single, self._moved = layer, is_stack, is_single, moved
+    def __init__(self, layer: str, is_stack: bool, is_single: bool, moved: Moved, close: Callable[[str], None]) -> None:
+        self._layer, self._is_stack, self._is_single, self._moved, self._close = layer, is_stack, is_single, moved, close
         self._handles: List[Any] = []
 
     def __reduce__(self) -> Any:
@@ -52,7 +53,7 @@ class StateDictHooks:
         experts = self._moved_stacks("state_dict would write experts by slot")
         for name in (prefix + key for key in module._parameters if prefix + key in state):
             if experts is not None:
-                state[name] = _by_expert(state[name], experts)
+                state[name] = _by_expert(state[name], experts, self._moved)
             elif self._is_single:
                 state[name] = _alone(state[name])
 
@@ -60,7 +61,9 @@ class StateDictHooks:
         experts = self._moved_stacks(_LOADS)
         for key, stack in module._parameters.items() if experts is not None else ():
             if not _is_by_expert(state.get(prefix + key), stack, experts):
-                raise self._refused(_LOADS)
+                error = self._refused(f"{_LOADS}, and torch may have done so already: load a checkpoint")
+                self._close(str(error))
+                raise error
             state[prefix + key] = stack.detach()  # a load in place has written there
 
     def _moved_stacks(self, what: str) -> Optional[Sequence[int]]:
@@ -74,9 +77,10 @@ class StateDictHooks:
         return FailedPrecondition(f"{self._layer}: {what}, for experts have moved: {_WAY_OUT}")
 
 
-def hooks_of(layer: ExpertLayer, moved: Moved) -> StateDictHooks:
-    """Hooks the experts of a layer. moved: what tells where they are."""
-    hooks = StateDictHooks(layer.name, layer.shard is not None, not any(family.is_stacked for family in layer.families.values()), moved)
+def hooks_of(layer: ExpertLayer, moved: Moved, close: Callable[[str], None] = lambda reason: None) -> StateDictHooks:
+    """Hooks the experts of a layer. moved: what tells where they are. close: as of StateDictHooks."""
+    hooks = StateDictHooks(layer.name, layer.shard is not None, not any(family.is_stacked for family in layer.families.values()), moved,
+                           close)
     hooks.hook(layer)
     return hooks
 
@@ -103,7 +107,8 @@ class OptimizerStateDicts:
         entries = state["state"]
         for name, parameter, experts in self._stacks(state):
             if name in entries:  # a dict of the optimizer's own, which must not change
-                entries[name] = {key: value if is_scalar(value, parameter) else _by_expert(_stack(value, "state_dict"), experts)
+                moved = functools.partial(self._moved, self._layers[id(parameter)])
+                entries[name] = {key: value if is_scalar(value, parameter) else _by_expert(_stack(value, "state_dict"), experts, moved)
                                  for key, value in entries[name].items()}
 
     def _load(self, state: Dict[str, Any]) -> Dict[str, Any]:
@@ -142,10 +147,10 @@ def _stack(value: Any, name: str) -> Any:
     return value
 
 
-def _by_expert(stack: Any, experts: Any) -> Any:
+def _by_expert(stack: Any, experts: Any, moved: Any) -> Any:
     from eplb.torch.by_expert import by_expert  # brings torch.distributed.checkpoint
 
-    return by_expert(stack, experts)
+    return by_expert(stack, experts, moved)
 
 
 def _is_by_expert(value: Any, stack: Any, experts: Any) -> bool:
@@ -155,7 +160,7 @@ def _is_by_expert(value: Any, stack: Any, experts: Any) -> bool:
 
 
 def _copied(layer: str, is_stack: bool, is_single: bool, moved: Optional[Sequence[int]]) -> StateDictHooks:
-    return StateDictHooks(layer, is_stack, is_single, lambda: moved)
+    return StateDictHooks(layer, is_stack, is_single, lambda: moved, lambda reason: None)
 
 
 def _alone(value: torch.Tensor) -> torch.Tensor:

@@ -3,7 +3,8 @@
 torch.ops.eplb.count counts alone. For ids on the CPU it is one pass of libeplb. For masks and on other devices it is made of torch's operators and never waits for
 the device. A compiled graph holds it as one node. Placement and counts are tensors, so a switch changes no graph.
 
-ledger: int64 [experts + 4]. First the number of ids below 0, the choices of each expert, and the number of ids beyond the experts.
+ledger: int64 [experts + 4]. First the number of ids below 0, the choices of each expert, and the number of ids beyond the experts; on the
+CPU those below 0 are among the latter.
 Then, for the current step, the runs counted outside of a backward, and the runs without gradients, which a backward may repeat.
 table: int64 [experts + 2]: -1, the slot of each expert, -1.
 """
@@ -125,7 +126,7 @@ def _count_on_device(chosen: torch.Tensor, ledger: torch.Tensor, dim: int, run: 
 
 def _weight(ledger: torch.Tensor, run: int) -> Optional[torch.Tensor]:
     """Returns 0 or 1, what each choice adds, decided on the device as _counts_now does; None: nothing is counted."""
-    counted, owed = ledger[-2:].unbind()
+    counted, owed = ledger.data[-2:].unbind()  # .data: the ledger's version rises with forwards that train alone
     if run == NOT_COUNTED:
         return None
     if not _in_backward():

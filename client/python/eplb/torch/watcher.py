@@ -17,9 +17,10 @@ from torch import nn
 
 from eplb.all_gather import torch_all_gather
 from eplb.client import Client
-from eplb.errors import FailedPrecondition, InvalidArgument
+from eplb.errors import Error, FailedPrecondition, InvalidArgument
 from eplb.replay import Replay, replay
 from eplb.torch.routing import TokenCounts, Turn, num_tokens_of, turn_by_shape
+from eplb.torch.told import Told
 from eplb.torch.turn import WITH_GRADIENTS, WITHOUT_GRADIENTS, count
 
 _PAGE = "docs/watching.md"
@@ -39,7 +40,7 @@ class Watcher:
         """Arguments are those of eplb.torch.watch."""
         found = _routers_in(chunks, router)
         self.names = [name for name, _ in found]
-        self.num_experts, self.num_gpus, self._every = num_experts or _experts_of(found), num_gpus, every
+        self.num_experts, self.num_gpus, self._every = _experts_of(found, num_experts), num_gpus, every
         if every < 1 or most_windows < 1 or num_gpus < 1 or self.num_experts % num_gpus:
             raise InvalidArgument(f"every: {every}, most_windows: {most_windows}, num_gpus: {num_gpus}, expected at least 1, and that "
                                   f"num_gpus divides the {self.num_experts} experts")
@@ -48,13 +49,17 @@ class Watcher:
         self._group, self._step, self._first = group, 0, 0
         self._is_shared = group is not None or dist.is_initialized() and dist.get_world_size() > 1
         self._writes = not self._is_shared or dist.get_rank(group) == 0
-        self._csv_path, self._trace_path = csv_path, trace_path
+        self._csv_path, self._trace_path, self._told = csv_path, trace_path, Told()
+        for path in (csv_path, trace_path):
+            if path is not None and self._writes:
+                open(path, "a", encoding="utf-8").close()  # fails here rather than in a later step
         device = next((parameter.device for _, module in found for parameter in module.parameters()), torch.device("cpu"))
         self._counts = TokenCounts(len(found), self.num_experts, device)
         columns = [CountedColumns(name, self.num_experts, ledger, counts_all) for name, ledger in zip(self.names, self._counts.ledgers)]
-        self._told = np.zeros((len(found), self.num_experts), np.int64)  # counts of the window that the daemon has
+        self._sent = np.zeros((len(found), self.num_experts), np.int64)  # counts of the window that the daemon has
         self._client = None if connect is None else self._connect(connect)
-        self._handles = [module.register_forward_hook(_hook_of(each, turn), with_kwargs=True)
+        # In front of other hooks: that of an attached trainer gives slots.
+        self._handles = [module.register_forward_hook(_Hook(each, turn), prepend=True, with_kwargs=True)
                          for each, (_, module) in zip(columns, found)]
 
     def step(self) -> Dict[str, float]:
@@ -72,12 +77,17 @@ class Watcher:
             self._boundary(self._client)
         if self._step % self._every:
             return {}
+        if not self.windows and not self._first:
+            self._expect_alike()
         load = self._counts.read(self._sum).copy()
         self.windows.append((self._first, self._step - 1, load))
         self._first = self._step
         self.last = _report_of(load, self.num_gpus)
         if self._writes:
-            self._write()
+            try:
+                self._write()
+            except OSError as error:
+                self._told.once(f"eplb: watch: {error.filename}: {error.strerror}")
         return self.last
 
     def would_gain(self, num_slots: Optional[int] = None, policies: Sequence[str] = ("balanced", "incremental", "flow"),
@@ -101,6 +111,17 @@ class Watcher:
         if self._client is not None:
             self._client.close("finished")
 
+    def _expect_alike(self) -> None:
+        """Collective. errors: InvalidArgument when ranks have other layers."""
+        if not self._is_shared:
+            return
+        mine, of_all = [self.names, self.num_experts, self._every], [None] * dist.get_world_size(self._group)
+        dist.all_gather_object(of_all, mine, group=self._group)
+        differing = [rank for rank, each in enumerate(of_all) if each != of_all[0]]
+        if differing:
+            raise InvalidArgument(f"group: rank {differing[0]} watches other layers than rank 0, or other windows: give ranks with the same "
+                                  f"layers, such as those of one pipeline stage")
+
     def _sum(self, counts: torch.Tensor) -> None:
         if self._is_shared:
             dist.all_reduce(counts, group=self._group)
@@ -118,11 +139,16 @@ class Watcher:
     def _boundary(self, client: Client) -> None:
         """Counts of each step go to the daemon; the window's counts stay with the ledgers."""
         now = self._counts.now().cpu().numpy()
-        for layer, counts in enumerate(now - self._told):
+        for layer, counts in enumerate(now - self._sent):
             client.record(layer, counts)
-        self._told = now if self._step % self._every else np.zeros_like(now)
-        client.vote_no(_WHY_NOT)
-        client.step_boundary(self._step - 1)
+        self._sent = now if self._step % self._every else np.zeros_like(now)
+        try:
+            client.vote_no(_WHY_NOT)
+            client.step_boundary(self._step - 1)
+        except Error as error:  # the training goes on
+            client.close(str(error))
+            self._client = None
+            self._told.once(f"eplb: watch: the daemon sees this job no more: {error}")
 
     def _write(self) -> None:
         first, last, load = self.windows[-1]
@@ -154,7 +180,7 @@ class CountedColumns:
         count(counted, self._ledger, dim % chosen.dim(), WITH_GRADIENTS if trains else WITHOUT_GRADIENTS)
         return chosen
 
-    def in_slot_order(self, columns: torch.Tensor, _dim: int = 1) -> torch.Tensor:
+    def in_slot_order(self, columns: torch.Tensor, dim: int = 1) -> torch.Tensor:
         return columns
 
     def slots_of(self, indices: torch.Tensor) -> torch.Tensor:
@@ -167,13 +193,18 @@ class CountedColumns:
         self.count_and_turn(indices)
 
 
-def _hook_of(columns: Any, turn: Optional[Turn]) -> Any:
-    def hook(_module: nn.Module, arguments: Any, named: Any, output: Any) -> None:
-        if turn is not None:
-            turn(output, columns)
+class _Hook:
+    """A copy of the module takes a copy of it along, which counts for nobody."""
+
+    def __init__(self, columns: CountedColumns, turn: Optional[Turn]) -> None:
+        self._columns, self._turn = columns, turn
+
+    def __call__(self, _module: nn.Module, arguments: Any, named: Any, output: Any) -> None:
+        columns: Any = self._columns
+        if self._turn is not None:
+            self._turn(output, columns)
         else:
             turn_by_shape(output, columns, num_tokens_of((*arguments, *named.values())))
-    return hook
 
 
 def _routers_in(chunks: Sequence[nn.Module], router: str) -> List[Tuple[str, nn.Module]]:
@@ -185,9 +216,14 @@ def _routers_in(chunks: Sequence[nn.Module], router: str) -> List[Tuple[str, nn.
     return found
 
 
-def _experts_of(routers: Sequence[Tuple[str, nn.Module]]) -> int:
-    """The number of experts, by the first dimension of the routers' weights. errors: InvalidArgument where they do not tell it."""
+def _experts_of(routers: Sequence[Tuple[str, nn.Module]], given: Optional[int]) -> int:
+    """The number of experts, by the first dimension of the routers' weights. errors: InvalidArgument where they do not tell it, or
+    tell another than was given."""
     found = {parameter.shape[0] for _, module in routers for parameter in module.parameters() if parameter.dim() == 2}
+    if given is not None and (len(found) != 1 or given in found):
+        return given
+    if given is not None:
+        raise InvalidArgument(f"num_experts: {given}, and the weights of {routers[0][0]} have {found.pop()} rows")
     if len(found) != 1:
         raise InvalidArgument(f"num_experts: give it: the weights of {routers[0][0]} and the other routers have {sorted(found)} rows")
     return int(found.pop())
