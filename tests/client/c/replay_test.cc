@@ -4,6 +4,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -18,7 +19,9 @@ using ::testing::HasSubstr;
 constexpr int32_t kExperts = 4;
 
 // Windows of one layer whose experts 0 and 1 get most tokens.
-const std::vector<int64_t> kThreeWindows = {60, 60, 20, 20, 60, 60, 20, 20, 60, 60, 20, 20};
+constexpr int64_t kThreeWindows[] = {60, 60, 20, 20, 60, 60, 20, 20, 60, 60, 20, 20};
+
+std::vector<int64_t> ThreeWindows() { return {std::begin(kThreeWindows), std::end(kThreeWindows)}; }
 
 eplb_replay_options Options() {
   eplb_replay_options options;
@@ -34,7 +37,7 @@ eplb_replay_options Options() {
 eplb_replay_figures FiguresOf(const eplb_replay_options& options) {
   eplb_replay_figures figures = {};
   figures.struct_size = sizeof(figures);
-  EXPECT_EQ(eplb_replay(&options, kThreeWindows.data(), &figures), EPLB_OK) << eplb_last_message();
+  EXPECT_EQ(eplb_replay(&options, kThreeWindows, &figures), EPLB_OK) << eplb_last_message();
   return figures;
 }
 
@@ -49,7 +52,7 @@ TEST(CReplayTest, TheFirstWindowRunsWithoutADecision) {
 }
 
 TEST(CReplayTest, WindowsWithoutTokensHaveNoFigure) {
-  const std::vector<int64_t> none(kThreeWindows.size());
+  const std::vector<int64_t> none(std::size(kThreeWindows));
   eplb_replay_figures figures = {};
   figures.struct_size = sizeof(figures);
   const eplb_replay_options options = Options();
@@ -60,7 +63,7 @@ TEST(CReplayTest, WindowsWithoutTokensHaveNoFigure) {
 
 TEST(CReplayTest, MistakesAreNamed) {
   const auto refusal = [](void (*change)(eplb_replay_options&),
-                          std::vector<int64_t> counts = kThreeWindows) {
+                          std::vector<int64_t> counts = ThreeWindows()) {
     eplb_replay_options options = Options();
     change(options);
     eplb_replay_figures figures = {};
@@ -83,11 +86,11 @@ TEST(CReplayTest, MistakesAreNamed) {
                 options.num_windows = 1;  // nothing is decided
               }),
               HasSubstr("best"));
-  std::vector<int64_t> negative = kThreeWindows;
+  std::vector<int64_t> negative = ThreeWindows();
   negative[5] = -1;
   EXPECT_THAT(refusal([](auto&) {}, negative), HasSubstr("window 1: "));
   const eplb_replay_options options = Options();
-  EXPECT_EQ(eplb_replay(&options, kThreeWindows.data(), nullptr), EPLB_INVALID_ARGUMENT);
+  EXPECT_EQ(eplb_replay(&options, kThreeWindows, nullptr), EPLB_INVALID_ARGUMENT);
   eplb_replay_figures figures = {};
   figures.struct_size = sizeof(figures);
   EXPECT_EQ(eplb_replay(&options, nullptr, &figures), EPLB_INVALID_ARGUMENT);
