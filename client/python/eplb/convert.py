@@ -193,8 +193,9 @@ def _text_of_map(options: argparse.Namespace, path: str, slots: np.ndarray) -> s
 
 
 def _parse(arguments: Optional[List[str]]) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(prog="eplb.convert", description="Turn dumps (.pt) of engines and Megatron's router traces into JSON for eplbctl.")
-    parser.add_argument("dumps", metavar="DUMP", nargs="+", help="read these in order, .pt, or .jsonl of ranks; nothing in them is executed")
+    parser = argparse.ArgumentParser(prog="eplb.convert", description="Turn dumps of engines and router traces into JSON for eplbctl.")
+    parser.add_argument("dumps", metavar="DUMP", nargs="+",
+                        help="read these in order, .pt, or .jsonl of ranks; nothing in them is executed")
     parser.add_argument("out", metavar="OUT", help="write this: .jsonl has a window for each step, .json the sum, or a map")
     parser.add_argument("--first-step", type=int, default=0, metavar="N", help="number of the first step, default 0")
     parser.add_argument("--first-layer", type=int, metavar="L",

@@ -15,8 +15,8 @@ from eplb.torch.state import OptimizerState
 
 
 class Registration:
-    """weights: of this rank's experts. is_done: whether everything is registered. registered: what is. waiting: which rank waits for the state of what,
-    or "". Threads: the training thread."""
+    """weights: of this rank's experts. is_done: whether everything is registered. registered: what is. waiting: which rank waits
+    for the state of what, or "". Threads: the training thread."""
 
     def __init__(self, client: Client, layers: Sequence[ExpertLayer], state: OptimizerState, weights: Sequence[Any],
                  all_gather: Any) -> None:

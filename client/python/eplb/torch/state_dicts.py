@@ -28,8 +28,8 @@ class StateDictHooks:
     """Hooks on the experts' module of one layer, and on all modules in it, as frameworks save single experts and single layers
     of them. Each takes care of the module's own parameters.
 
-    is_stack: they are DTensors of all experts; is_single: of one expert each. close: (reason) ends the run of EPLB. A copy of the module has hooks with the answer of
-    moved at the time of the copy.
+    is_stack: they are DTensors of all experts; is_single: of one expert each. close: (reason) ends the run of EPLB. A copy of the
+    module has hooks with the answer of moved at the time of the copy.
     """
 
     def __init__(self, layer: str, is_stack: bool, is_single: bool, moved: Moved, close: Callable[[str], None]) -> None:

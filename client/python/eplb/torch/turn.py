@@ -1,11 +1,10 @@
 """The operator torch.ops.eplb.turn: counts a router's choices and turns them from logical experts to slots.
 
-torch.ops.eplb.count counts alone. For ids on the CPU it is one pass of libeplb. For masks and on other devices it is made of torch's operators and never waits for
-the device. A compiled graph holds it as one node. Placement and counts are tensors, so a switch changes no graph.
+torch.ops.eplb.count counts alone. For ids on the CPU both are one pass of libeplb. For masks and on other devices they are made
+of torch's operators and never wait for the device. A compiled graph holds each as one node. Placement and counts are tensors, so a switch changes no graph.
 
-ledger: int64 [experts + 4]. First the number of ids below 0, the choices of each expert, and the number of ids beyond the experts; on the
-CPU those below 0 are among the latter.
-Then, for the current step, the runs counted outside of a backward, and the runs without gradients, which a backward may repeat.
+ledger: int64 [experts + 4]. First the number of ids below 0, the choices of each expert, and the number of ids beyond the
+experts; on the CPU those below 0 are among the latter. Then, for the current step, the runs counted outside of a backward, and the runs without gradients, which a backward may repeat.
 table: int64 [experts + 2]: -1, the slot of each expert, -1.
 """
 
