@@ -141,9 +141,10 @@ class OneProcessTest(unittest.TestCase):
             x = torch.randn(TOKENS, WIDTH, requires_grad=True)
             columns.set_slots(np.random.RandomState(step).permutation(EXPERTS))
             columns.ledger.zero_()
+            around, forwards = reentrant is not None and not inside, columns.ledger._version
             with torch.no_grad():  # an evaluation, which counts nothing
                 compiled(x)
-            around, forwards = reentrant is not None and not inside, columns.ledger._version
+            self.assertEqual(columns.ledger._version, forwards)
             (checkpoint(compiled, x, use_reentrant=reentrant) if around else compiled(x)).sum().backward()
             self.assertGreater(columns.ledger._version, forwards)  # by which a boundary sees that gradients may wait
             found = columns.counts.tolist()
