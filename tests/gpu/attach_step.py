@@ -25,6 +25,7 @@ import traceback
 import unittest
 import warnings
 
+BEGAN = time.monotonic()
 os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
 os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # CUDA in the parent would break it in forked ranks
 HERE = pathlib.Path(__file__).resolve().parent
@@ -592,15 +593,19 @@ def main():
     if ON_GPU and not has_gpu():
         print(f"the attach step is skipped: torch {torch.__version__} has no usable CUDA device")
         return SKIPPED
+    unknown = set(sys.argv[1:]) - {case.name for case in CASES}
+    if unknown:
+        sys.exit(f"attach_step.py: there is no case {min(unknown)}: {', '.join(case.name for case in CASES)}")
     waiting = [case for case in CASES if case.name in (sys.argv[1:] or [case.name]) and (ON_GPU or not case.needs_gpu)]
-    running, results, began = [], [], time.monotonic()
+    running, results = [], []
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))
     print(f"torch {torch.__version__} on {DEVICE}, {os.cpu_count()} cores", flush=True)
     with tempfile.TemporaryDirectory(prefix="eplb-attach-", ignore_cleanup_errors=True) as directory:
         daemon = ranks.harness.Daemon(directory, policy_every=4, config="min_gain = 0.01\nhorizon_steps = 100000\n")
         daemon.start()
         try:
             while waiting or running:
-                is_late = time.monotonic() - began > LIMIT * ranks.PATIENCE
+                is_late = time.monotonic() - BEGAN > LIMIT * ranks.PATIENCE
                 for run in [each for each in running if each.has_ended(is_late)]:
                     running.remove(run)
                     results.append(run.report())
@@ -615,7 +620,7 @@ def main():
             for run in running:
                 run.has_ended(True)
             daemon.kill()
-    print(f"{results.count('pass')} cases passed, {results.count('FAIL')} failed in {time.monotonic() - began:.0f} s")
+    print(f"{results.count('pass')} cases passed, {results.count('FAIL')} failed in {time.monotonic() - BEGAN:.0f} s")
     return 1 if "FAIL" in results else 0
 
 
