@@ -55,7 +55,7 @@ class Watcher:
                 if path is not None and self._writes:
                     open(path, "a", encoding="utf-8").close()  # fails here rather than in a later step
             if connect is not None:
-                to_struct(options_from(self._options_of(connect)))
+                self._report_every: int = to_struct(options_from(self._options_of(connect))).report_every
 
         all_gather = torch_all_gather() if self._is_shared and connect is not None else alone
         gathered(all_gather, prepare)
@@ -147,11 +147,14 @@ class Watcher:
         return client
 
     def _boundary(self, client: Client) -> None:
-        """Counts of each step go to the daemon; the window's counts stay with the ledgers."""
-        now = self._counts.now().cpu().numpy()
-        for layer, counts in enumerate(now - self._sent):
-            client.record(layer, counts)
-        self._sent = now if self._step % self._every else np.zeros_like(now)
+        """Records new counts, from a device only at the end of a window, because that waits for it. The window's counts stay in the
+        ledgers."""
+        is_end = not (self._step % self._every and self._step % self._report_every)
+        if is_end or not self._counts.is_on_device:
+            now = self._counts.now().cpu().numpy()
+            for layer, counts in enumerate(now - self._sent):
+                client.record(layer, counts)
+            self._sent = now if self._step % self._every else np.zeros_like(now)
         try:
             client.vote_no(_WHY_NOT)
             client.step_boundary(self._step - 1)
@@ -219,7 +222,7 @@ class _Hook:
 
 def _routers_in(chunks: Sequence[nn.Module], router: str) -> List[Tuple[str, nn.Module]]:
     """errors: InvalidArgument if there is none."""
-    pattern = router if any(each in router for each in "*?[") else f"*.{router}"
+    pattern = f".{router}" if any(each in router for each in "*?[") else f"*.{router}"
     found = [(name, module) for chunk in chunks for name, module in chunk.named_modules() if fnmatch.fnmatchcase(f".{name}", pattern)]
     if not found:
         raise InvalidArgument(f"router: the model has no module named \"{router}\" ({_PAGE})")
