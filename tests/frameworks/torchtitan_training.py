@@ -196,7 +196,7 @@ def _row(key, name, world=2, score="sigmoid", saves="disabled", compiles=None, r
 RESUMES = ({"world": 8, "ep": 4, "steps": 24}, {"world": 2, "steps": 24})
 
 ROWS = (
-    _row("push", "EP2, expert bias, sigmoid"),
+    _row("push", "EP2, expert bias, sigmoid", steps=40),
     _row("softmax", "EP2, expert bias, softmax, asynchronous checkpoint", score="softmax", saves="async"),
     _row("compiled", "EP2, expert bias, sigmoid, blocks compiled by aot_eager", compiles="aot_eager"),
     _row("efsdp_sigmoid", "EP2 x EFSDP2, expert bias, sigmoid, and 8 and 2 ranks go on", world=4, experts=16, resumes=RESUMES),
