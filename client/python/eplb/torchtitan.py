@@ -29,10 +29,10 @@ def attach(trainer: Any, *, boundary: str = "optimizer", check_batch: Any = Fals
     """Attaches EPLB to a trainer of torchtitan with expert parallelism. Collective; after the trainer was built.
 
     trainer: torchtitan's Trainer, or an object with its `model_parts`, `optimizers` and `parallel_dims`. Its `checkpointer`, if it
-    has one, saves in static order. boundary: "optimizer": each optimizers.step() ends with the boundary. "call": the training loop
-    calls step_boundary. check_batch: as of eplb.torch.attach; False, because the shards show which experts a rank holds. options:
-    of eplb.torch.attach and eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a part of torchtitan that
-    is not there.
+    has one, saves each expert under its own place. boundary: "optimizer": each optimizers.step() ends with the boundary. "call":
+    the training loop calls step_boundary. check_batch: as of eplb.torch.attach; False, because the shards show which experts a
+    rank holds. options: of eplb.torch.attach and eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a part
+    of torchtitan that is not there.
     """
     dims = _TITAN.part(trainer, "parallel_dims")
     if not _TITAN.part(dims, "ep_enabled"):

@@ -117,9 +117,10 @@ class CompiledTest(attaching.AttachTestCase):
 
 
 class OneProcessTest(unittest.TestCase):
-    def expect_exact(self, backend):
-        for reentrant, inside in ((None, False), (False, True), (False, False), (True, False)):
-            for layout in ("indices", "masks", "map"):
+    def expect_exact(self, backend, every=1):
+        """every: of the layouts that are tried with each kind of checkpointing; another one comes first each time."""
+        for number, (reentrant, inside) in enumerate(((None, False), (False, True), (False, False), (True, False))):
+            for layout in ("indices", "masks", "map")[number % every::every]:
                 with self.subTest(reentrant=reentrant, inside=inside, layout=layout):
                     torch._dynamo.reset()
                     self.train(backend, layout, reentrant, inside)
@@ -154,7 +155,7 @@ class OneProcessTest(unittest.TestCase):
             self.assertEqual(num_graphs(), graphs)
 
     def test_counts_are_exact_with_aot_eager(self):
-        self.expect_exact("aot_eager")
+        self.expect_exact("aot_eager", every=3)
 
     def test_counts_are_exact_with_inductor(self):
         self.expect_exact("inductor")

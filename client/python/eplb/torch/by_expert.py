@@ -73,7 +73,7 @@ def by_expert(stack: DTensor, experts: Sequence[int], moved: Optional[Callable[[
     made = ExpertRows(shards, offsets)
     if moved is not None:
         _note(made, lambda: moved() == experts)
-    # Rows tell their own places, so that no strided shard, which transformers would gather, is needed for it.
+    # Rows tell their own places; for a strided shard transformers would exchange them.
     spec = DTensorSpec(stack.device_mesh, tuple(Shard(0) if hasattr(each, "dim") else each for each in stack.placements),
                        tensor_meta=stack._spec.tensor_meta)
     return DTensor(made, spec, requires_grad=False)
