@@ -43,22 +43,24 @@ class Watcher:
         self._group, self._is_shared = group, group is not None or dist.is_initialized() and dist.get_world_size() > 1
         self._writes = not self._is_shared or dist.get_rank(group) == 0
         found: List[Tuple[str, nn.Module]] = []
+        numbers: List[int] = []
 
         def prepare() -> None:
             found.extend(_routers_in(chunks, router))
-            self.names = [name for name, _ in found]
-            self.num_experts, self.num_gpus, self._every = _experts_of(found, num_experts), num_gpus, every
-            if every < 1 or most_windows < 1 or num_gpus < 1 or self.num_experts % num_gpus:
+            numbers.append(_experts_of(found, num_experts))
+            if every < 1 or most_windows < 1 or num_gpus < 1 or numbers[0] % num_gpus:
                 raise InvalidArgument(f"every: {every}, most_windows: {most_windows}, num_gpus: {num_gpus}, expected at least 1, and that "
-                                      f"num_gpus divides the {self.num_experts} experts")
+                                      f"num_gpus divides the {numbers[0]} experts")
             for path in (csv_path, trace_path):
                 if path is not None and self._writes:
                     open(path, "a", encoding="utf-8").close()  # fails here rather than in a later step
             if connect is not None:
-                self._report_every: int = to_struct(options_from(self._options_of(connect))).report_every
+                to_struct(options_from(connect))
 
-        all_gather = torch_all_gather() if self._is_shared and connect is not None else alone
-        gathered(all_gather, prepare)
+        all_gather = torch_all_gather() if self._is_shared and connect is not None else None
+        gathered(all_gather or alone, prepare)
+        self.names = [name for name, _ in found]
+        self.num_experts, self.num_gpus, self._every = numbers[0], num_gpus, every
         self.windows: Deque[Tuple[int, int, np.ndarray]] = deque(maxlen=most_windows)
         self.last: Dict[str, float] = {}
         self._csv_path, self._trace_path, self._told, self._step, self._first = csv_path, trace_path, Told(), 0, 0
@@ -135,13 +137,13 @@ class Watcher:
         if self._is_shared:
             dist.all_reduce(counts, group=self._group)
 
-    def _options_of(self, given: Mapping[str, Any]) -> Dict[str, Any]:
+    def _connect(self, all_gather: Any, given: Mapping[str, Any]) -> Client:
         options = {"initial_placement": "static", "report_every": self._every, **given, "num_layers": len(self.names),
                    "num_experts": self.num_experts, "num_slots": self.num_experts, "num_gpus": self.num_gpus}
-        return {"rank": dist.get_rank(), "world_size": dist.get_world_size(), **options} if self._is_shared else options
-
-    def _connect(self, all_gather: Any, given: Mapping[str, Any]) -> Client:
-        client = Client.connect(all_gather, **self._options_of(given))
+        if self._is_shared:
+            options = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), **options}
+        client = Client.connect(all_gather, **options)
+        self._report_every: int = to_struct(client.options).report_every
         for layer in range(len(self.names)):  # in the place of the experts, because a job without rows is refused
             client.register(np.zeros((self.num_experts // self.num_gpus, 1), np.float32), name=f"watched.{layer}", layer=layer)
         return client
