@@ -10,25 +10,27 @@ namespace {
 
 // A block's histogram has 32 bits a bin: this many choices cannot overflow it on any grid.
 constexpr int64_t kMaxChoices = int64_t{1} << 31;
-constexpr int32_t kCountThreads = 512;
-constexpr int32_t kCountBlocksPerMultiprocessor = 2;
-// Shared memory of a block on every device by default.
-constexpr int32_t kMaxSharedBytes = 48 * 1024;
-
 template <class ExpertId>
 void CountAll(const CountArgs& args) {
-  const int64_t num_quads = NumQuads(args);
-  for (int64_t quad = 0; quad < num_quads; ++quad) {
-    for (const int32_t bin : BinsOfQuad<ExpertId>(args, quad).bins) {
-      if (bin != kNoBin) ++*CountCell(args, bin);
+  const TokenDivider divider = MakeTokenDivider(args.top_k);
+  const ChoiceGrid grid = GridOfChoices(args);
+  for (int32_t chunk = 0; chunk < grid.blocks; ++chunk) {
+    const auto first = static_cast<uint32_t>(chunk) * grid.chunk_quads;
+    int32_t* const chunk_counts = args.chunk_counts == nullptr
+                                      ? nullptr
+                                      : args.chunk_counts + int64_t{chunk} * args.num_experts;
+    if (chunk_counts != nullptr) std::fill_n(chunk_counts, args.num_experts, 0);
+    for (uint32_t quad = first; quad < EndOfChunk(args, grid, static_cast<uint32_t>(chunk));
+         ++quad) {
+      const BinQuad quad_bins =
+          BinsOfQuad<false>(args, divider, quad, LoadIds<false, ExpertId>(args, quad));
+      for (const int32_t bin : quad_bins.bins) {
+        if (bin > OutOfRangeBin(args)) continue;
+        ++*CountCell(args, bin);
+        if (chunk_counts != nullptr && bin < args.num_experts) ++chunk_counts[bin];
+      }
     }
   }
-}
-
-// Returns the bytes of a block's histogram; 0 if not every device gives a block that much.
-int32_t HistogramBytes(int32_t num_experts) {
-  const int64_t bytes = (int64_t{num_experts} + 1) * static_cast<int64_t>(sizeof(uint32_t));
-  return bytes <= kMaxSharedBytes ? static_cast<int32_t>(bytes) : 0;
 }
 
 }  // namespace
@@ -54,6 +56,10 @@ absl::Status CheckCountArgs(const CountArgs& args) {
     return InvalidInput("count of ", args.num_tokens,
                         " tokens needs counts and out_of_range, one of them is null");
   }
+  if (args.chunk_counts != nullptr && HistogramBytes(args.num_experts) == 0) {
+    return InvalidInput("count of chunks over ", args.num_experts, " experts, at most ",
+                        kMaxSharedBytes / sizeof(uint32_t) - 2, " are possible");
+  }
   return absl::OkStatus();
 }
 
@@ -67,14 +73,21 @@ absl::Status CountOnHost(const CountArgs& args) {
   return absl::OkStatus();
 }
 
-CountGrid ChooseCountGrid(const CountArgs& args, int32_t num_multiprocessors) {
-  const int64_t num_quads = NumQuads(args);
-  if (num_quads == 0) return {};
-  const int64_t wanted = (num_quads + kCountThreads - 1) / kCountThreads;
-  const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kCountBlocksPerMultiprocessor;
-  return {.blocks = static_cast<int32_t>(std::min(wanted, most)),
-          .threads = kCountThreads,
-          .shared_bytes = args.counts == nullptr ? 0 : HistogramBytes(args.num_experts)};
+ChoiceGrid GridOfChoices(const CountArgs& args) {
+  const uint32_t num_choices = NumChoices(args);
+  const uint32_t chunk_quads = ChunkChoices(num_choices) / kQuad;
+  return {.blocks = static_cast<int32_t>(NumChunks(num_choices)),
+          .threads = std::min(static_cast<int32_t>(chunk_quads), kMaxChoiceThreads),
+          .chunk_quads = chunk_quads};
+}
+
+int64_t ChunkCountsBytes(const CountArgs& args) {
+  return int64_t{NumChunks(NumChoices(args))} * args.num_experts * int64_t{sizeof(int32_t)};
+}
+
+int32_t HistogramBytes(int32_t num_experts) {
+  const int64_t bytes = (int64_t{num_experts} + 2) * static_cast<int64_t>(sizeof(uint32_t));
+  return bytes <= kMaxSharedBytes ? static_cast<int32_t>(bytes) : 0;
 }
 
 }  // namespace eplb::cuda

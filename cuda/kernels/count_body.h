@@ -22,29 +22,78 @@ struct CountArgs {
   int32_t num_experts = 0;
   int64_t* counts = nullptr;        // [num_experts], tokens per expert are added to it
   int64_t* out_of_range = nullptr;  // [1], choices outside 0..num_experts-1 are added to it
+  // [NumChunks, num_experts], written: the choices of each chunk, by which LaunchQuotaRoute routes.
+  // Null: none.
+  int32_t* chunk_counts = nullptr;
 };
 static_assert(std::is_trivially_copyable_v<CountArgs>);
 
-inline constexpr int32_t kNoBin = -1;
+EPLB_HOST_DEVICE inline uint32_t Smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-// The token of choice `index`, 0..num_tokens*top_k-1. Their number is at most 2^31, and the GPU
-// divides 32 bits several times faster than 64.
-EPLB_HOST_DEVICE inline int64_t TokenOfChoice(const CountArgs& args, int64_t index) {
-  return static_cast<uint32_t>(index) / static_cast<uint32_t>(args.top_k);
+// The number of choices is at most 2^31.
+EPLB_HOST_DEVICE inline uint32_t NumChoices(const CountArgs& args) {
+  return static_cast<uint32_t>(args.num_tokens) * static_cast<uint32_t>(args.top_k);
 }
 
-// The bin of a choice of `token` with this id: its expert, num_experts when the id is out of range,
-// kNoBin for padding, whatever its id.
-template <class ExpertId>
-EPLB_HOST_DEVICE inline int32_t BinOfTokensId(const CountArgs& args, int64_t token, ExpertId id) {
-  if (args.is_padding != nullptr && args.is_padding[token] != 0) return kNoBin;
-  return id >= 0 && id < args.num_experts ? static_cast<int32_t>(id) : args.num_experts;
+// A block takes one chunk of neighbouring choices. Chunks follow from the number of choices alone,
+// so that a table of chunks has one size on every device. An H100 has 132 multiprocessors; more
+// blocks would add more histograms to memory, and blocks of fewer choices would do little else.
+inline constexpr uint32_t kMaxChunks = 132;
+inline constexpr uint32_t kMinChunkChoices = 1024;
+inline constexpr uint32_t kChunkUnit = 256;
+
+EPLB_HOST_DEVICE inline uint32_t ChunkChoices(uint32_t num_choices) {
+  const uint32_t num_units = (num_choices + kChunkUnit - 1) / kChunkUnit;
+  const uint32_t choices = (num_units + kMaxChunks - 1) / kMaxChunks * kChunkUnit;
+  return choices > kMinChunkChoices ? choices : kMinChunkChoices;
 }
 
-// Returns the bin of router choice `index`.
+EPLB_HOST_DEVICE inline uint32_t NumChunks(uint32_t num_choices) {
+  const uint32_t choices = ChunkChoices(num_choices);
+  return (num_choices + choices - 1) / choices;
+}
+
+// A bin is an expert, or one of the next two.
+EPLB_HOST_DEVICE inline int32_t OutOfRangeBin(const CountArgs& args) { return args.num_experts; }
+// Choices of padding, whatever their id, and those after the last one. No counter has this bin.
+EPLB_HOST_DEVICE inline int32_t NoBin(const CountArgs& args) { return args.num_experts + 1; }
+EPLB_HOST_DEVICE inline int32_t NumBins(const CountArgs& args) { return args.num_experts + 2; }
+
 template <class ExpertId>
-EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, int64_t index, ExpertId id) {
-  return BinOfTokensId(args, TokenOfChoice(args, index), id);
+EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, ExpertId id) {
+  using Unsigned = std::make_unsigned_t<ExpertId>;  // ids below 0 are large
+  const auto num_experts = static_cast<Unsigned>(args.num_experts);
+  const auto bin = static_cast<Unsigned>(id);
+  return static_cast<int32_t>(bin < num_experts ? bin : num_experts);
+}
+
+// Divides the index of a choice by top_k with one multiplication. A GPU has no instruction that
+// divides. source: Granlund, Montgomery 1994, "Division by invariant integers using
+// multiplication". The dividend is below 2^31, so the multiplier needs 32 bits.
+struct TokenDivider {
+  uint32_t multiplier = 0;
+  int32_t shift = 0;
+};
+
+inline TokenDivider MakeTokenDivider(int32_t top_k) {
+  int32_t shift = 31;
+  while (int64_t{1} << (shift - 31) < top_k) ++shift;
+  const auto divisor = static_cast<uint64_t>(top_k);
+  return {static_cast<uint32_t>(((uint64_t{1} << shift) + divisor - 1) / divisor), shift};
+}
+
+// Returns the token of choice `index`.
+EPLB_HOST_DEVICE inline uint32_t TokenOfChoice(const TokenDivider& divider, uint32_t index) {
+  return static_cast<uint32_t>(uint64_t{index} * divider.multiplier >> divider.shift);
+}
+
+// Returns the bin of choice `index`, which has this id.
+template <class ExpertId>
+EPLB_HOST_DEVICE inline int32_t BinOfChoice(const CountArgs& args, const TokenDivider& divider,
+                                            uint32_t index, ExpertId id) {
+  const bool is_padding =
+      args.is_padding != nullptr && args.is_padding[TokenOfChoice(divider, index)] != 0;
+  return is_padding ? NoBin(args) : BinOfId(args, id);
 }
 
 // Choices that a thread takes at once: neighbours, which vectors load and store.
@@ -56,33 +105,49 @@ struct alignas(16) IdQuad {
 };
 
 struct BinQuad {
-  int32_t bins[kQuad];  // see BinOfId; kNoBin after the last choice
+  int32_t bins[kQuad];
 };
 
 struct TokenQuad {
   uint32_t tokens[kQuad];  // see TokenOfChoice
 };
 
-EPLB_HOST_DEVICE inline int64_t NumQuads(const CountArgs& args) {
-  return (args.num_tokens * args.top_k + kQuad - 1) / kQuad;
+EPLB_HOST_DEVICE inline uint32_t NumQuads(const CountArgs& args) {
+  return (NumChoices(args) + kQuad - 1) / kQuad;
 }
 
-// How many choices there are from those of `quad` on, 0..NumQuads-1: kQuad or more but for the
-// last.
-EPLB_HOST_DEVICE inline int64_t ChoicesFromQuad(const CountArgs& args, int64_t quad) {
-  return args.num_tokens * args.top_k - quad * kQuad;
+// Blocks and threads of a kernel over choices: a chunk a block, so that a thread has two quads or
+// fewer up to a million choices.
+inline constexpr int32_t kMaxChoiceThreads = 1024;
+struct ChoiceGrid {
+  int32_t blocks = 0;  // NumChunks; 0 if there are no choices
+  int32_t threads = 0;
+  uint32_t chunk_quads = 0;
+};
+
+// Returns the quad after the last one of a chunk.
+EPLB_HOST_DEVICE inline uint32_t EndOfChunk(const CountArgs& args, const ChoiceGrid& grid,
+                                            uint32_t chunk) {
+  return Smaller((chunk + 1) * grid.chunk_quads, NumQuads(args));
 }
 
-// The tokens of choices 4 * quad .. 4 * quad + 3, by one division.
-EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, int64_t quad) {
-  const auto first = static_cast<uint32_t>(quad * kQuad);
+// Returns the quad before which vectors load and store all four choices of an array.
+template <class ExpertId>
+EPLB_HOST_DEVICE inline uint32_t EndOfVectors(const CountArgs& args, const void* array) {
+  return IsAligned(array, alignof(IdQuad<ExpertId>)) ? NumChoices(args) / kQuad : 0;
+}
+
+// Returns the tokens of choices 4 * quad .. 4 * quad + 3.
+EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, const TokenDivider& divider,
+                                               uint32_t quad) {
+  const uint32_t first = quad * kQuad;
   const auto top_k = static_cast<uint32_t>(args.top_k);
-  uint32_t token = first / top_k;
+  uint32_t token = TokenOfChoice(divider, first);
   uint32_t next = (token + 1) * top_k - first;  // the next token's first choice, modulo 2^32
   TokenQuad result;
   EPLB_UNROLL
-  for (int32_t i = 0; i < kQuad; ++i) {
-    if (static_cast<uint32_t>(i) == next) {
+  for (uint32_t i = 0; i < kQuad; ++i) {
+    if (i == next) {
       ++token;
       next += top_k;
     }
@@ -91,34 +156,45 @@ EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, int64_t qu
   return result;
 }
 
-// The bins of these choices, as far as there are such.
-template <class ExpertId>
-EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad,
-                                           const TokenQuad& of) {
-  const int64_t first = quad * kQuad;
-  const int64_t left = ChoicesFromQuad(args, quad);
+// Returns the ids of a quad. kVector: it is before EndOfVectors. Ids after the last choice are 0.
+template <bool kVector, class ExpertId>
+EPLB_HOST_DEVICE inline IdQuad<ExpertId> LoadIds(const CountArgs& args, uint32_t quad) {
+  const uint32_t first = quad * kQuad;
   const auto* ids = static_cast<const ExpertId*>(args.expert_ids) + first;
-  // Loops of fixed length, which the GPU's compiler unrolls: the quads stay in registers.
-  IdQuad<ExpertId> chosen{};
-  if (left >= kQuad && IsAligned(ids, alignof(IdQuad<ExpertId>))) {
-    chosen = LoadAligned<IdQuad<ExpertId>>(ids);
+  if constexpr (kVector) {
+    return LoadAligned<IdQuad<ExpertId>>(ids);
   } else {
-    for (int32_t i = 0; i < kQuad; ++i) {
-      if (i < left) chosen.ids[i] = ids[i];
+    // Loops of fixed length, which the GPU's compiler unrolls: the quads stay in registers.
+    IdQuad<ExpertId> chosen{};
+    EPLB_UNROLL
+    for (uint32_t i = 0; i < kQuad; ++i) {
+      if (i < NumChoices(args) - first) chosen.ids[i] = ids[i];
     }
+    return chosen;
   }
+}
+
+// Returns the bins of the quad's choices, whose ids are given. kVector: as LoadIds.
+template <bool kVector, class ExpertId>
+EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, const TokenDivider& divider,
+                                           uint32_t quad, const IdQuad<ExpertId>& chosen) {
   BinQuad result;
-  for (int32_t i = 0; i < kQuad; ++i) {
-    result.bins[i] = i < left ? BinOfTokensId(args, of.tokens[i], chosen.ids[i]) : kNoBin;
+  EPLB_UNROLL
+  for (uint32_t i = 0; i < kQuad; ++i) result.bins[i] = BinOfId(args, chosen.ids[i]);
+  if (kVector && args.is_padding == nullptr) return result;
+  const TokenQuad of = TokensOfQuad(args, divider, quad);
+  const uint32_t left = NumChoices(args) - quad * kQuad;
+  EPLB_UNROLL
+  for (uint32_t i = 0; i < kQuad; ++i) {
+    const bool exists = kVector || i < left;
+    const bool is_padding =
+        exists && args.is_padding != nullptr && args.is_padding[of.tokens[i]] != 0;
+    if (!exists || is_padding) result.bins[i] = NoBin(args);
   }
   return result;
 }
-template <class ExpertId>
-EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad) {
-  return BinsOfQuad<ExpertId>(args, quad, TokensOfQuad(args, quad));
-}
 
-// The counter of a bin, 0..num_experts; never outside the two arrays.
+// Returns the counter of a bin. REQUIRES: an expert or OutOfRangeBin.
 EPLB_HOST_DEVICE inline int64_t* CountCell(const CountArgs& args, int32_t bin) {
   return bin < args.num_experts ? args.counts + bin : args.out_of_range;
 }
