@@ -38,17 +38,17 @@ EPLB_HOST_DEVICE inline uint32_t NumChoices(const CountArgs& args) {
 // A block takes one chunk of neighbouring choices. Chunks follow from the number of choices alone,
 // so that a table of chunks has one size on every device. An H100 has 132 multiprocessors; more
 // blocks would add more histograms to memory, and blocks of fewer choices would do little else.
-inline constexpr uint32_t kMaxChunks = 132;
+inline uint32_t kMaxChunks = 132;  // candidate of a bench
 inline constexpr uint32_t kMinChunkChoices = 1024;
 inline constexpr uint32_t kChunkUnit = 256;
 
-EPLB_HOST_DEVICE inline uint32_t ChunkChoices(uint32_t num_choices) {
+inline uint32_t ChunkChoices(uint32_t num_choices) {
   const uint32_t num_units = (num_choices + kChunkUnit - 1) / kChunkUnit;
   const uint32_t choices = (num_units + kMaxChunks - 1) / kMaxChunks * kChunkUnit;
   return choices > kMinChunkChoices ? choices : kMinChunkChoices;
 }
 
-EPLB_HOST_DEVICE inline uint32_t NumChunks(uint32_t num_choices) {
+inline uint32_t NumChunks(uint32_t num_choices) {
   const uint32_t choices = ChunkChoices(num_choices);
   return (num_choices + choices - 1) / choices;
 }
