@@ -137,21 +137,29 @@ EPLB_HOST_DEVICE inline uint32_t EndOfVectors(const CountArgs& args, const void*
   return IsAligned(array, alignof(IdQuad<ExpertId>)) ? NumChoices(args) / kQuad : 0;
 }
 
-// Returns the tokens of choices 4 * quad .. 4 * quad + 3.
-EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, const TokenDivider& divider,
-                                               uint32_t quad) {
+// Where a quad begins.
+struct QuadStart {
+  uint32_t token = 0;  // the first choice's
+  uint32_t next = 0;   // the next token's first choice, counted from the quad's first
+};
+
+EPLB_HOST_DEVICE inline QuadStart StartOfQuad(const CountArgs& args, const TokenDivider& divider,
+                                              uint32_t quad) {
   const uint32_t first = quad * kQuad;
-  const auto top_k = static_cast<uint32_t>(args.top_k);
-  uint32_t token = TokenOfChoice(divider, first);
-  uint32_t next = (token + 1) * top_k - first;  // the next token's first choice, modulo 2^32
+  const uint32_t token = TokenOfChoice(divider, first);
+  return {token, (token + 1) * static_cast<uint32_t>(args.top_k) - first};
+}
+
+// Returns the tokens of choices 4 * quad .. 4 * quad + 3.
+EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, QuadStart start) {
   TokenQuad result;
   EPLB_UNROLL
   for (uint32_t i = 0; i < kQuad; ++i) {
-    if (i == next) {
-      ++token;
-      next += top_k;
+    if (i == start.next) {
+      ++start.token;
+      start.next += static_cast<uint32_t>(args.top_k);
     }
-    result.tokens[i] = token;
+    result.tokens[i] = start.token;
   }
   return result;
 }
@@ -182,7 +190,7 @@ EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, const TokenDiv
   EPLB_UNROLL
   for (uint32_t i = 0; i < kQuad; ++i) result.bins[i] = BinOfId(args, chosen.ids[i]);
   if (kVector && args.is_padding == nullptr) return result;
-  const TokenQuad of = TokensOfQuad(args, divider, quad);
+  const TokenQuad of = TokensOfQuad(args, StartOfQuad(args, divider, quad));
   const uint32_t left = NumChoices(args) - quad * kQuad;
   EPLB_UNROLL
   for (uint32_t i = 0; i < kQuad; ++i) {

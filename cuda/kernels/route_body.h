@@ -124,17 +124,16 @@ struct KeyQuad {
 
 EPLB_HOST_DEVICE inline KeyQuad KeysOfQuad(const RouteArgs& args, const TokenDivider& divider,
                                            uint32_t quad) {
-  const TokenQuad of = TokensOfQuad(args.choices, divider, quad);
+  const QuadStart start = StartOfQuad(args.choices, divider, quad);
   KeyQuad result;
-  if (of.tokens[0] == of.tokens[kQuad - 1]) {  // mostly; one addition of 64 bits then
-    const uint32_t key = DrawKey(args.first_token + of.tokens[0]);
+  if (start.next >= kQuad) {  // the quad is of one token
+    const uint32_t key = DrawKey(args.first_token + start.token);
     EPLB_UNROLL
     for (uint32_t& each : result.keys) each = key;
   } else {
+    const TokenQuad of = TokensOfQuad(args.choices, start);
     EPLB_UNROLL
-    for (int32_t i = 0; i < kQuad; ++i) {
-      result.keys[i] = DrawKey(args.first_token + of.tokens[i]);
-    }
+    for (int32_t i = 0; i < kQuad; ++i) result.keys[i] = DrawKey(args.first_token + of.tokens[i]);
   }
   return result;
 }

@@ -61,8 +61,6 @@ BARRIERS = [
            "AddUpWarps(choices);\n    __syncthreads();\n", "AddUpWarps(choices);\n", QUOTA),
     Mutant("quota_writes_a_counter_that_others_still_read", "cuda/quota_route.cu", "cuda/quota_route.cu",
            "before = counters[bin];\n    Warp::Sync();\n", "before = counters[bin];\n", QUOTA),
-    Mutant("quota_reads_a_counter_before_the_last_round_wrote_it", "cuda/quota_route.cu", "cuda/quota_route.cu",
-           "    Warp::Sync();\n    hand.bins[round] = bin;\n", "    hand.bins[round] = bin;\n", QUOTA),
 ]
 
 TAILS = [
@@ -105,7 +103,7 @@ TAILS = [
            "NumChoices(args) / kQuad : 0", "NumQuads(args) : 0", COUNT),
     Mutant("count_reads_ids_behind_the_end", "cuda/count.cu", "cuda/kernels/count_body.h",
            "const bool exists = kVector || i < left;", "const bool exists = true;", COUNT),
-    Mutant("route_takes_a_quad_for_one_token's", "cuda/route.cu", "cuda/kernels/count_body.h", "if (i == next) {", "if (false) {", ROUTE),
+    Mutant("route_takes_a_quad_for_one_token's", "cuda/route.cu", "cuda/kernels/count_body.h", "if (i == start.next) {", "if (false) {", ROUTE),
     Mutant("route_writes_whole_quads_at_the_end", "cuda/route.cu", "cuda/kernels/count_body.h",
            "NumChoices(args) / kQuad : 0", "NumQuads(args) : 0", ROUTE),
     Mutant("route_writes_slots_behind_the_end", "cuda/route.cu", "cuda/kernels/route_body.h",
