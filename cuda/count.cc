@@ -1,6 +1,7 @@
 #include "cuda/count.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -14,22 +15,18 @@ template <class ExpertId>
 void CountAll(const CountArgs& args) {
   const TokenDivider divider = MakeTokenDivider(args.top_k);
   const ChoiceGrid grid = GridOfChoices(args);
-  for (int32_t chunk = 0; chunk < grid.blocks; ++chunk) {
-    const auto first = static_cast<uint32_t>(chunk) * grid.chunk_quads;
-    int32_t* const chunk_counts = args.chunk_counts == nullptr
-                                      ? nullptr
-                                      : args.chunk_counts + int64_t{chunk} * args.num_experts;
-    if (chunk_counts != nullptr) std::fill_n(chunk_counts, args.num_experts, 0);
-    for (uint32_t quad = first; quad < EndOfChunk(args, grid, static_cast<uint32_t>(chunk));
-         ++quad) {
-      const BinQuad quad_bins =
-          BinsOfQuad<false>(args, divider, quad, LoadIds<false, ExpertId>(args, quad));
-      for (const int32_t bin : quad_bins.bins) {
-        if (bin > OutOfRangeBin(args)) continue;
-        ++*CountCell(args, bin);
-        if (chunk_counts != nullptr && bin < args.num_experts) ++chunk_counts[bin];
-      }
+  const auto num_experts = static_cast<size_t>(args.num_experts);
+  std::vector<int32_t> counts(num_experts + 2);  // of a chunk
+  for (uint32_t number = 0; number < static_cast<uint32_t>(grid.blocks); ++number) {
+    std::ranges::fill(counts, 0);
+    const Chunk chunk = ChunkAt(args, grid, number);
+    for (uint32_t index = chunk.begin; index < chunk.end; ++index) {
+      ++counts[static_cast<size_t>(BinOfChoice<ExpertId>(args, divider, index))];
     }
+    for (size_t expert = 0; expert < num_experts; ++expert) args.counts[expert] += counts[expert];
+    *args.out_of_range += counts[num_experts];
+    if (args.chunk_counts == nullptr) continue;
+    std::copy_n(counts.begin(), num_experts, args.chunk_counts + number * num_experts);
   }
 }
 
@@ -74,11 +71,10 @@ absl::Status CountOnHost(const CountArgs& args) {
 }
 
 ChoiceGrid GridOfChoices(const CountArgs& args) {
-  const uint32_t num_choices = NumChoices(args);
-  const uint32_t chunk_quads = ChunkChoices(num_choices) / kQuad;
-  return {.blocks = static_cast<int32_t>(NumChunks(num_choices)),
-          .threads = std::min(static_cast<int32_t>(chunk_quads), kMaxChoiceThreads),
-          .chunk_quads = chunk_quads};
+  const uint32_t chunk_choices = ChunkChoices(NumChoices(args));
+  return {.blocks = static_cast<int32_t>(NumChunks(NumChoices(args))),
+          .threads = std::min(static_cast<int32_t>(chunk_choices / kQuad), kMaxChoiceThreads),
+          .chunk_choices = chunk_choices};
 }
 
 int64_t ChunkCountsBytes(const CountArgs& args) {

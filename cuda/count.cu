@@ -16,16 +16,15 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   if (fits) ClearHistogram(args, histogram);
   TakeTurn();
   __syncthreads();
-  const uint32_t end = EndOfChunk(args, grid, blockIdx.x);
-  const uint32_t end_of_vectors = Smaller(end, EndOfVectors<ExpertId>(args, args.expert_ids));
-  uint32_t quad = blockIdx.x * grid.chunk_quads + threadIdx.x;
-  for (; quad < end_of_vectors; quad += blockDim.x) {
-    const auto chosen = LoadIds<true, ExpertId>(args, quad);
-    AddQuad(args, BinsOfQuad<true>(args, divider, quad, chosen), histogram, fits);
+  const Chunk chunk = ChunkAt(args, grid, blockIdx.x);
+  const uint32_t end_of_quads = EndOfQuads<ExpertId>(chunk, args.expert_ids);
+  for (uint32_t first = chunk.begin + kQuad * threadIdx.x; first < end_of_quads;
+       first += kQuad * blockDim.x) {
+    const BinQuad quad = BinsOfQuad(args, divider, first, LoadQuad<ExpertId>(args, first));
+    for (const int32_t bin : quad.bins) AddBin(args, bin, histogram, fits);
   }
-  for (; quad < end; quad += blockDim.x) {
-    const auto chosen = LoadIds<false, ExpertId>(args, quad);
-    AddQuad(args, BinsOfQuad<false>(args, divider, quad, chosen), histogram, fits);
+  for (uint32_t index = end_of_quads + threadIdx.x; index < chunk.end; index += blockDim.x) {
+    AddBin(args, BinOfChoice<ExpertId>(args, divider, index), histogram, fits);
   }
   if (!fits) return;
   __syncthreads();

@@ -26,10 +26,9 @@ void RouteAllByQuota(const QuotaRouteArgs& args) {
   }
   std::vector<uint32_t> next(static_cast<size_t>(choices.num_experts));
   const TokenDivider divider = MakeTokenDivider(choices.top_k);
-  const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
   auto* const slots = static_cast<ExpertId*>(args.slots);
   for (uint32_t index = 0; index < NumChoices(choices); ++index) {
-    const int32_t bin = BinOfChoice(choices, divider, index, ids[index]);
+    const int32_t bin = BinOfChoice<ExpertId>(choices, divider, index);
     slots[index] = kNoSlot;
     if (bin >= choices.num_experts) continue;
     const CandidateList list = list_of(bin);

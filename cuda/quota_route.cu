@@ -109,7 +109,7 @@ class QuotaTable {
 template <class ExpertId>
 struct Hand {
   uint32_t first;  // choice of round 0
-  uint32_t end;    // of the chunk
+  uint32_t end;    // end of the chunk
   int32_t rounds;
   ExpertId ids[kRounds];
   int32_t bins[kRounds];
@@ -119,13 +119,14 @@ struct Hand {
   __device__ bool Has(int32_t round) const { return round < rounds && IndexOf(round) < end; }
 };
 
-// Takes the choices of the block from `begin` on.
+// Takes the next choices of what is left of the block's chunk.
 template <class ExpertId>
-__device__ void Load(const CountArgs& choices, uint32_t begin, uint32_t end, Hand<ExpertId>& hand) {
-  const uint32_t needed = begin < end ? (end - begin + blockDim.x - 1) / blockDim.x : 0;
+__device__ void Load(const CountArgs& choices, const Chunk& left, Hand<ExpertId>& hand) {
+  const uint32_t needed =
+      left.begin < left.end ? (left.end - left.begin + blockDim.x - 1) / blockDim.x : 0;
   hand.rounds = static_cast<int32_t>(Smaller(kRounds, needed));
-  hand.first = begin + threadIdx.x / Warp::kWidth * hand.rounds * Warp::kWidth + Warp::lane();
-  hand.end = end;
+  hand.first = left.begin + threadIdx.x / Warp::kWidth * hand.rounds * Warp::kWidth + Warp::lane();
+  hand.end = left.end;
   const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
 #pragma unroll
   for (int32_t round = 0; round < kRounds; ++round) {
@@ -191,23 +192,21 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   uint32_t* const counters = table.CountersOf(choices, threadIdx.x / Warp::kWidth);
   table.Clear(choices.num_experts);
   TakeTurn();
-  const uint32_t chunk_choices = grid.chunk_quads * kQuad;
-  const uint32_t end = Smaller((blockIdx.x + 1) * chunk_choices, NumChoices(choices));
-  uint32_t begin = blockIdx.x * chunk_choices;
+  Chunk left = ChunkAt(choices, grid, blockIdx.x);
   Hand<ExpertId> hand;
-  Load(choices, begin, end, hand);  // on its way while the table is made
+  Load(choices, left, hand);  // on its way while the table is made
   __syncthreads();
   table.Load(args);
   __syncthreads();
   table.AddUp(choices.num_experts);
-  while (begin < end) {
+  while (left.begin < left.end) {
     Count(choices, divider, counters, hand);
     __syncthreads();
     table.AddUpWarps(choices);
     __syncthreads();
     WriteSlots(args, table, counters, hand);
-    begin += kRounds * blockDim.x;
-    Load(choices, begin, end, hand);
+    left.begin += kRounds * blockDim.x;
+    Load(choices, left, hand);
     __syncthreads();
   }
 }

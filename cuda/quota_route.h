@@ -16,7 +16,7 @@ namespace eplb::cuda {
 
 // Grid of LaunchQuotaRoute: a block for each chunk of choices.
 struct QuotaRouteGrid {
-  int32_t warps = 0;  // of a block; 0: shared memory does not hold the tables
+  int32_t warps = 0;  // in a block; 0 if shared memory does not hold the tables
   int32_t shared_bytes = 0;
 };
 QuotaRouteGrid ChooseQuotaRouteGrid(int32_t num_experts, int32_t num_slots);

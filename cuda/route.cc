@@ -98,16 +98,13 @@ void WriteThresholds(const RouteLayer& layer, std::span<const int32_t> candidate
 }
 
 template <class ExpertId>
-void RouteAll(const RouteArgs& args, bool counted) {
+void RouteAll(const RouteArgs& args) {
   const TokenDivider divider = MakeTokenDivider(args.choices.top_k);
   const TableInMemory table(args);
-  for (uint32_t quad = 0; quad < NumQuads(args.choices); ++quad) {
-    const BinQuad quad_bins =
-        RouteQuad<false>(args, divider, table, quad, LoadIds<false, ExpertId>(args.choices, quad));
-    if (!counted) continue;
-    for (const int32_t bin : quad_bins.bins) {
-      if (bin <= OutOfRangeBin(args.choices)) ++*CountCell(args.choices, bin);
-    }
+  for (uint32_t index = 0; index < NumChoices(args.choices); ++index) {
+    const int32_t bin = RouteChoice<ExpertId>(args, divider, table, index);
+    if (args.choices.counts == nullptr || bin > OutOfRangeBin(args.choices)) continue;
+    ++*CountCell(args.choices, bin);
   }
 }
 
@@ -166,11 +163,10 @@ int32_t PackedTableBytes(int32_t num_experts, int32_t num_slots) {
 
 absl::Status RouteOnHost(const RouteArgs& args) {
   EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
-  const bool counted = args.choices.counts != nullptr;
   if (args.choices.id_type == ExpertIdType::kInt32) {
-    RouteAll<int32_t>(args, counted);
+    RouteAll<int32_t>(args);
   } else {
-    RouteAll<int64_t>(args, counted);
+    RouteAll<int64_t>(args);
   }
   return absl::OkStatus();
 }

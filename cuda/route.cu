@@ -40,12 +40,6 @@ class PackedTable {
   int16_t* slots_;   // [num_slots + 1]
 };
 
-template <class ExpertId>
-__device__ uint32_t EndOfRoutedVectors(const RouteArgs& args, uint32_t end) {
-  const uint32_t end_of_ids = EndOfVectors<ExpertId>(args.choices, args.choices.expert_ids);
-  return Smaller(end, Smaller(end_of_ids, EndOfVectors<ExpertId>(args.choices, args.slots)));
-}
-
 // A block routes a chunk by its own copy of the table, all of whose candidates have equal shares.
 // If there are counters, it counts in a histogram, as CountKernel does.
 template <class ExpertId>
@@ -57,33 +51,34 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   const PackedTable table(args, histogram + NumBins(choices));
   ClearHistogram(choices, histogram);
   TakeTurn();
-  const uint32_t end = EndOfChunk(choices, grid, blockIdx.x);
-  const uint32_t end_of_vectors = EndOfRoutedVectors<ExpertId>(args, end);
-  uint32_t quad = blockIdx.x * grid.chunk_quads + threadIdx.x;
+  const Chunk chunk = ChunkAt(choices, grid, blockIdx.x);
+  const uint32_t end_of_quads = Smaller(EndOfQuads<ExpertId>(chunk, choices.expert_ids),
+                                        EndOfQuads<ExpertId>(chunk, args.slots));
   // Ids are on their way while the table is read, and while the quad before is routed.
+  uint32_t first = chunk.begin + kQuad * threadIdx.x;
   IdQuad<ExpertId> next{};
-  if (quad < end_of_vectors) next = LoadIds<true, ExpertId>(choices, quad);
+  if (first < end_of_quads) next = LoadQuad<ExpertId>(choices, first);
   table.Load(args);
   __syncthreads();
-  while (quad < end_of_vectors) {
+  while (first < end_of_quads) {
     const IdQuad<ExpertId> chosen = next;
-    const uint32_t routed = quad;
-    quad += blockDim.x;
-    if (quad < end_of_vectors) next = LoadIds<true, ExpertId>(choices, quad);
-    const BinQuad quad_bins = RouteQuad<true>(args, divider, table, routed, chosen);
-    if (counts) AddQuad(choices, quad_bins, histogram, true);
+    const uint32_t routed = first;
+    first += kQuad * blockDim.x;
+    if (first < end_of_quads) next = LoadQuad<ExpertId>(choices, first);
+    const BinQuad quad = RouteQuad(args, divider, table, routed, chosen);
+    if (!counts) continue;
+    for (const int32_t bin : quad.bins) AddBin(choices, bin, histogram, true);
   }
-  for (; quad < end; quad += blockDim.x) {
-    const auto chosen = LoadIds<false, ExpertId>(choices, quad);
-    const BinQuad quad_bins = RouteQuad<false>(args, divider, table, quad, chosen);
-    if (counts) AddQuad(choices, quad_bins, histogram, true);
+  for (uint32_t index = end_of_quads + threadIdx.x; index < chunk.end; index += blockDim.x) {
+    const int32_t bin = RouteChoice<ExpertId>(args, divider, table, index);
+    if (counts) AddBin(choices, bin, histogram, true);
   }
   if (!counts) return;
   __syncthreads();
   MergeHistogram(choices, histogram);
 }
 
-// The same for any table. fits: there is a histogram.
+// The same for any table, which stays in memory. fits: there is a histogram.
 template <class ExpertId>
 __global__ void __launch_bounds__(kMaxChoiceThreads)
     RouteByAnyTableKernel(RouteArgs args, ChoiceGrid grid, TokenDivider divider, bool fits) {
@@ -93,12 +88,10 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   if (fits) ClearHistogram(choices, histogram);
   TakeTurn();
   __syncthreads();
-  const uint32_t end = EndOfChunk(choices, grid, blockIdx.x);
-  for (uint32_t quad = blockIdx.x * grid.chunk_quads + threadIdx.x; quad < end;
-       quad += blockDim.x) {
-    const auto chosen = LoadIds<false, ExpertId>(choices, quad);
-    const BinQuad quad_bins = RouteQuad<false>(args, divider, table, quad, chosen);
-    if (choices.counts != nullptr) AddQuad(choices, quad_bins, histogram, fits);
+  const Chunk chunk = ChunkAt(choices, grid, blockIdx.x);
+  for (uint32_t index = chunk.begin + threadIdx.x; index < chunk.end; index += blockDim.x) {
+    const int32_t bin = RouteChoice<ExpertId>(args, divider, table, index);
+    if (choices.counts != nullptr) AddBin(choices, bin, histogram, fits);
   }
   if (!fits || choices.counts == nullptr) return;
   __syncthreads();

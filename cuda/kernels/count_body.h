@@ -1,5 +1,5 @@
-// The body of the token count: which counters four router choices add to. No barrier, no atomic:
-// the caller adds, on the GPU with atomics, on the CPU plainly.
+// The body of the token count: which counters router choices add to. No barrier, no atomic: the
+// caller adds, on the GPU with atomics, on the CPU plainly.
 #pragma once
 
 #include <cstdint>
@@ -95,9 +95,34 @@ EPLB_HOST_DEVICE inline int32_t BinOfChoice(const CountArgs& args, const TokenDi
       args.is_padding != nullptr && args.is_padding[TokenOfChoice(divider, index)] != 0;
   return is_padding ? NoBin(args) : BinOfId(args, id);
 }
+template <class ExpertId>
+EPLB_HOST_DEVICE inline int32_t BinOfChoice(const CountArgs& args, const TokenDivider& divider,
+                                            uint32_t index) {
+  return BinOfChoice(args, divider, index, static_cast<const ExpertId*>(args.expert_ids)[index]);
+}
 
-// Choices that a thread takes at once: neighbours, which vectors load and store.
-inline constexpr int32_t kQuad = 4;
+// Blocks and threads of a kernel over choices: a chunk a block.
+inline constexpr int32_t kMaxChoiceThreads = 1024;
+struct ChoiceGrid {
+  int32_t blocks = 0;  // NumChunks; 0 if there are no choices
+  int32_t threads = 0;
+  uint32_t chunk_choices = 0;
+};
+
+struct Chunk {
+  uint32_t begin = 0;  // a multiple of kChunkUnit
+  uint32_t end = 0;
+};
+
+EPLB_HOST_DEVICE inline Chunk ChunkAt(const CountArgs& args, const ChoiceGrid& grid,
+                                      uint32_t index) {
+  const uint32_t begin = index * grid.chunk_choices;
+  return {begin, Smaller(begin + grid.chunk_choices, NumChoices(args))};
+}
+
+// Four neighbours, which a thread of the GPU takes at once, by vectors. `first` is the first
+// choice, a multiple of kQuad.
+inline constexpr uint32_t kQuad = 4;
 
 template <class ExpertId>
 struct alignas(16) IdQuad {
@@ -109,48 +134,32 @@ struct BinQuad {
 };
 
 struct TokenQuad {
-  uint32_t tokens[kQuad];  // see TokenOfChoice
+  uint32_t tokens[kQuad];
 };
 
-EPLB_HOST_DEVICE inline uint32_t NumQuads(const CountArgs& args) {
-  return (NumChoices(args) + kQuad - 1) / kQuad;
-}
-
-// Blocks and threads of a kernel over choices: a chunk a block, so that a thread has two quads or
-// fewer up to a million choices.
-inline constexpr int32_t kMaxChoiceThreads = 1024;
-struct ChoiceGrid {
-  int32_t blocks = 0;  // NumChunks; 0 if there are no choices
-  int32_t threads = 0;
-  uint32_t chunk_quads = 0;
-};
-
-// Returns the quad after the last one of a chunk.
-EPLB_HOST_DEVICE inline uint32_t EndOfChunk(const CountArgs& args, const ChoiceGrid& grid,
-                                            uint32_t chunk) {
-  return Smaller((chunk + 1) * grid.chunk_quads, NumQuads(args));
-}
-
-// Returns the quad before which vectors load and store all four choices of an array.
+// Returns the choice at which the quads of a chunk end: none are before it in an array that is not
+// aligned, and up to three choices of the last chunk are after it.
 template <class ExpertId>
-EPLB_HOST_DEVICE inline uint32_t EndOfVectors(const CountArgs& args, const void* array) {
-  return IsAligned(array, alignof(IdQuad<ExpertId>)) ? NumChoices(args) / kQuad : 0;
+EPLB_HOST_DEVICE inline uint32_t EndOfQuads(const Chunk& chunk, const void* array) {
+  return IsAligned(array, alignof(IdQuad<ExpertId>)) ? chunk.end - chunk.end % kQuad : chunk.begin;
 }
 
-// Where a quad begins.
+template <class ExpertId>
+EPLB_HOST_DEVICE inline IdQuad<ExpertId> LoadQuad(const CountArgs& args, uint32_t first) {
+  return LoadAligned<IdQuad<ExpertId>>(static_cast<const ExpertId*>(args.expert_ids) + first);
+}
+
 struct QuadStart {
-  uint32_t token = 0;  // the first choice's
-  uint32_t next = 0;   // the next token's first choice, counted from the quad's first
+  uint32_t token = 0;  // of the first choice
+  uint32_t next = 0;   // distance to the first choice of the next token
 };
 
 EPLB_HOST_DEVICE inline QuadStart StartOfQuad(const CountArgs& args, const TokenDivider& divider,
-                                              uint32_t quad) {
-  const uint32_t first = quad * kQuad;
+                                              uint32_t first) {
   const uint32_t token = TokenOfChoice(divider, first);
   return {token, (token + 1) * static_cast<uint32_t>(args.top_k) - first};
 }
 
-// Returns the tokens of choices 4 * quad .. 4 * quad + 3.
 EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, QuadStart start) {
   TokenQuad result;
   EPLB_UNROLL
@@ -164,40 +173,17 @@ EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, QuadStart 
   return result;
 }
 
-// Returns the ids of a quad. kVector: it is before EndOfVectors. Ids after the last choice are 0.
-template <bool kVector, class ExpertId>
-EPLB_HOST_DEVICE inline IdQuad<ExpertId> LoadIds(const CountArgs& args, uint32_t quad) {
-  const uint32_t first = quad * kQuad;
-  const auto* ids = static_cast<const ExpertId*>(args.expert_ids) + first;
-  if constexpr (kVector) {
-    return LoadAligned<IdQuad<ExpertId>>(ids);
-  } else {
-    // Loops of fixed length, which the GPU's compiler unrolls: the quads stay in registers.
-    IdQuad<ExpertId> chosen{};
-    EPLB_UNROLL
-    for (uint32_t i = 0; i < kQuad; ++i) {
-      if (i < NumChoices(args) - first) chosen.ids[i] = ids[i];
-    }
-    return chosen;
-  }
-}
-
-// Returns the bins of the quad's choices, whose ids are given. kVector: as LoadIds.
-template <bool kVector, class ExpertId>
+template <class ExpertId>
 EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, const TokenDivider& divider,
-                                           uint32_t quad, const IdQuad<ExpertId>& chosen) {
+                                           uint32_t first, const IdQuad<ExpertId>& chosen) {
   BinQuad result;
   EPLB_UNROLL
   for (uint32_t i = 0; i < kQuad; ++i) result.bins[i] = BinOfId(args, chosen.ids[i]);
-  if (kVector && args.is_padding == nullptr) return result;
-  const TokenQuad of = TokensOfQuad(args, StartOfQuad(args, divider, quad));
-  const uint32_t left = NumChoices(args) - quad * kQuad;
+  if (args.is_padding == nullptr) return result;
+  const TokenQuad of = TokensOfQuad(args, StartOfQuad(args, divider, first));
   EPLB_UNROLL
   for (uint32_t i = 0; i < kQuad; ++i) {
-    const bool exists = kVector || i < left;
-    const bool is_padding =
-        exists && args.is_padding != nullptr && args.is_padding[of.tokens[i]] != 0;
-    if (!exists || is_padding) result.bins[i] = NoBin(args);
+    if (args.is_padding[of.tokens[i]] != 0) result.bins[i] = NoBin(args);
   }
   return result;
 }

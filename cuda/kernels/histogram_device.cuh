@@ -21,14 +21,11 @@ __device__ inline void ClearHistogram(const CountArgs& args, uint32_t* histogram
 }
 
 // fits: there is a histogram.
-__device__ inline void AddQuad(const CountArgs& args, const BinQuad& quad_bins, uint32_t* histogram,
-                               bool fits) {
-  for (const int32_t bin : quad_bins.bins) {
-    if (fits) {
-      atomicAdd(&histogram[bin], 1U);
-    } else if (bin <= OutOfRangeBin(args)) {
-      AddToCell(args, bin, 1);
-    }
+__device__ inline void AddBin(const CountArgs& args, int32_t bin, uint32_t* histogram, bool fits) {
+  if (fits) {
+    atomicAdd(&histogram[bin], 1U);
+  } else if (bin <= OutOfRangeBin(args)) {
+    AddToCell(args, bin, 1);
   }
 }
 

@@ -1,4 +1,4 @@
-// The body of the routing: the slots that four router choices go to, and the counters they add to.
+// The body of the routing: the slots that router choices go to, and the counters they add to.
 // No barrier, no atomic: the caller adds.
 #pragma once
 
@@ -117,14 +117,23 @@ EPLB_HOST_DEVICE inline int32_t SlotOfBin(const Table& table, uint32_t key, int3
   return table.SlotAt(list.first + table.CandidateOf(list, RouteDraw(key, bin)));
 }
 
-// Draw keys of four choices.
+// Writes the slot of choice `index`; returns its bin, which the caller counts.
+template <class ExpertId, class Table>
+EPLB_HOST_DEVICE inline int32_t RouteChoice(const RouteArgs& args, const TokenDivider& divider,
+                                            const Table& table, uint32_t index) {
+  const int32_t bin = BinOfChoice<ExpertId>(args.choices, divider, index);
+  const uint32_t key = DrawKey(args.first_token + TokenOfChoice(divider, index));
+  static_cast<ExpertId*>(args.slots)[index] = SlotOfBin(table, key, bin);
+  return bin;
+}
+
 struct KeyQuad {
   uint32_t keys[kQuad];
 };
 
 EPLB_HOST_DEVICE inline KeyQuad KeysOfQuad(const RouteArgs& args, const TokenDivider& divider,
-                                           uint32_t quad) {
-  const QuadStart start = StartOfQuad(args.choices, divider, quad);
+                                           uint32_t first) {
+  const QuadStart start = StartOfQuad(args.choices, divider, first);
   KeyQuad result;
   if (start.next >= kQuad) {  // the quad is of one token
     const uint32_t key = DrawKey(args.first_token + start.token);
@@ -133,34 +142,24 @@ EPLB_HOST_DEVICE inline KeyQuad KeysOfQuad(const RouteArgs& args, const TokenDiv
   } else {
     const TokenQuad of = TokensOfQuad(args.choices, start);
     EPLB_UNROLL
-    for (int32_t i = 0; i < kQuad; ++i) result.keys[i] = DrawKey(args.first_token + of.tokens[i]);
+    for (uint32_t i = 0; i < kQuad; ++i) result.keys[i] = DrawKey(args.first_token + of.tokens[i]);
   }
   return result;
 }
 
-// Writes the slots of the choices of `quad`, whose ids are given; returns their bins, which the
-// caller counts. kVector: the quad is before EndOfVectors of ids and slots.
-template <bool kVector, class ExpertId, class Table>
+// RouteChoice of a quad, whose ids are given.
+template <class ExpertId, class Table>
 EPLB_HOST_DEVICE inline BinQuad RouteQuad(const RouteArgs& args, const TokenDivider& divider,
-                                          const Table& table, uint32_t quad,
+                                          const Table& table, uint32_t first,
                                           const IdQuad<ExpertId>& chosen) {
-  const KeyQuad of = KeysOfQuad(args, divider, quad);
-  const BinQuad quad_bins = BinsOfQuad<kVector>(args.choices, divider, quad, chosen);
+  const KeyQuad of = KeysOfQuad(args, divider, first);
+  const BinQuad quad_bins = BinsOfQuad(args.choices, divider, first, chosen);
   IdQuad<ExpertId> routed;
   EPLB_UNROLL
-  for (int32_t i = 0; i < kQuad; ++i) {
+  for (uint32_t i = 0; i < kQuad; ++i) {
     routed.ids[i] = SlotOfBin(table, of.keys[i], quad_bins.bins[i]);
   }
-  const uint32_t first = quad * kQuad;
-  auto* slots = static_cast<ExpertId*>(args.slots) + first;
-  if constexpr (kVector) {
-    StoreAligned(slots, routed);
-  } else {
-    EPLB_UNROLL
-    for (uint32_t i = 0; i < kQuad; ++i) {
-      if (i < NumChoices(args.choices) - first) slots[i] = routed.ids[i];
-    }
-  }
+  StoreAligned(static_cast<ExpertId*>(args.slots) + first, routed);
   return quad_bins;
 }
 

@@ -134,17 +134,17 @@ TEST(GridOfChoicesTest, AChunkABlockAndAtMost132) {
   struct Grid {
     int64_t num_tokens;
     int32_t blocks, threads;
-    uint32_t chunk_quads;
+    uint32_t chunk_choices;
   };
-  for (const Grid& grid :
-       {Grid{0, 0, 256, 256}, Grid{1, 1, 256, 256}, Grid{128, 1, 256, 256}, Grid{129, 2, 256, 256},
-        Grid{4096, 32, 256, 256}, Grid{16'896, 132, 256, 256}, Grid{16'897, 106, 320, 320},
-        Grid{131'072, 128, 1024, 2048}, Grid{1 << 28, 132, 1024, 4'067'264}}) {
+  for (const Grid& grid : {Grid{0, 0, 256, 1024}, Grid{1, 1, 256, 1024}, Grid{128, 1, 256, 1024},
+                           Grid{129, 2, 256, 1024}, Grid{4096, 32, 256, 1024},
+                           Grid{16'896, 132, 256, 1024}, Grid{16'897, 106, 320, 1280},
+                           Grid{131'072, 128, 1024, 8192}, Grid{1 << 28, 132, 1024, 16'269'056}}) {
     const ChoiceGrid chosen =
         GridOfChoices({.num_tokens = grid.num_tokens, .top_k = 8, .num_experts = 256});
     EXPECT_EQ(chosen.blocks, grid.blocks) << grid.num_tokens;
     EXPECT_EQ(chosen.threads, grid.threads) << grid.num_tokens;
-    EXPECT_EQ(chosen.chunk_quads, grid.chunk_quads) << grid.num_tokens;
+    EXPECT_EQ(chosen.chunk_choices, grid.chunk_choices) << grid.num_tokens;
   }
 }
 
