@@ -124,6 +124,11 @@ unsigned __match_any_sync(unsigned mask, T value) {
                                           .value = ::eplb::cuda_emulator::BitsOf(value)}));
 }
 
+// ---- programmatic launches: kernels of a stream run one after the other ----
+
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
+inline void cudaGridDependencySynchronize() {}
+
 // ---- atomics, loads and stores with a hint, arithmetic ----
 
 template <class T>
