@@ -50,7 +50,7 @@ BARRIERS = [
            "      if (thread < distance) AddLane(lanes, thread, distance);\n      __syncthreads();\n",
            "      if (thread < distance) {\n        AddLane(lanes, thread, distance);\n        __syncthreads();\n      }\n", SQUARE),
     Mutant("split_lanes_run_ahead", "cuda/split.cu", "cuda/kernels/lane_team.h",
-           "i < count; i += kLanes) work(i);\n    machine_.Sync();\n", "i < count; i += kLanes) work(i);\n", SPLIT),
+           "i < count; i += kLanes) work(i);\n    Machine::Sync();\n", "i < count; i += kLanes) work(i);\n", SPLIT),
     Mutant("quota_writes_a_counter_that_others_still_read", "cuda/quota_route.cu", "cuda/kernels/quota_route_body.h",
            "    if (exists) read(index, bin, place);\n    machine.Sync();\n",
            "    if (exists) read(index, bin, place);\n", QUOTA),
