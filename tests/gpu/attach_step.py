@@ -12,6 +12,7 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import faulthandler
 import functools
 import json
 import os
@@ -33,6 +34,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "client/python"), str(HERE.parent /
 
 DEVICE = os.environ.get("EPLB_TORCH_DEVICE", "cuda")
 ON_GPU = DEVICE != "cpu"
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4" if ON_GPU else "1")
 LIMIT, LANES, SKIPPED = 140, 3 if ON_GPU else 1, 77
 LAYERS, PHASE_STEPS, SWITCHES = 4, 15, 3
 
@@ -361,9 +363,9 @@ def watch(case, _endpoint, figures):
                    would_gain={name: round(each.gain, 4) for name, each in watcher.would_gain(num_slots=experts + 32).items()})
     ids, columns = chosen[0], eplb.torch.SlotColumns("watch", experts, torch.device(DEVICE))
     columns.set_slots(np.random.default_rng(1).permutation(experts))
-    slots = columns._table[1:-1].clone()
+    slots, ones = columns._table[1:-1].clone(), torch.ones(ids.numel(), dtype=torch.int64, device=DEVICE)
     ways = {"count": lambda: torch.ops.eplb.count(ids, columns.ledger, 1, 2), "turn": lambda: columns.count_and_turn(ids),
-            "torch_count": lambda: torch.bincount(ids.flatten(), minlength=experts),
+            "torch_count": lambda: torch.zeros_like(slots).scatter_add_(0, ids.flatten(), ones),
             "torch_turn": lambda: slots.index_select(0, ids.flatten())}
     figures["us"] = {name: microseconds(call) for name, call in ways.items()}
     watcher.close()
@@ -493,14 +495,16 @@ def run_rank(case, rank, folder, endpoint):
     """A process of a case; its result is a file."""
     log = os.open(f"{folder}/{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1), os.dup2(log, 2)
+    faulthandler.dump_traceback_later(case.seconds * ranks.PATIENCE - 2)
     result = {"result": "pass", "why": "", "figures": {}}
-    os.environ.update(EPLB_CASE_FOLDER=folder, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(case.world), HF_HUB_OFFLINE="1",
-                      TORCHINDUCTOR_COMPILE_THREADS="4" if ON_GPU else "1")
+    os.environ.update(EPLB_CASE_FOLDER=folder, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(case.world), HF_HUB_OFFLINE="1")
     try:
         if case.group == "nccl":  # which takes two ranks of one device only as ranks of two hosts
             import trainer_gpu_test
             os.environ.update(trainer_gpu_test.NCCL_ENVIRONMENT, NCCL_HOSTID=f"eplb-r{rank}")
         start_device([case.name, str(rank), folder, endpoint])
+        if case.group == "nccl":  # whose trainers have streams of their own
+            torch.cuda.set_stream(torch.cuda.Stream())
         dist.init_process_group(case.group, f"file://{folder}/group", rank=rank, world_size=case.world,
                                 timeout=datetime.timedelta(seconds=case.seconds))
         case.run(case, endpoint, result["figures"])
