@@ -486,7 +486,8 @@ CASES = (
     Case("dcp_async", after=functools.partial(save, is_async=True), is_sharded=True),
     Case("inductor_one_rank", after=follow, world=1, backend="inductor", layers=2),
     Case("host", transport="host"),
-    Case("one_by_one", adam={"foreach": False, "amsgrad": True}))
+    Case("one_by_one", adam={"foreach": False, "amsgrad": True}),
+    Case("rows_by_nccl", is_alone=True, group="nccl", transport="nccl", needs_gpu=True))
 
 
 # ---- processes ----
@@ -572,7 +573,7 @@ class Run:
             for rank in range(self.case.world):
                 with contextlib.suppress(FileNotFoundError):
                     text = (self.folder / f"{rank}.log").read_text(errors="replace")
-                    print(f"--- {self.case.name}, rank {rank}:\n{text[-2500:]}")
+                    print(f"--- {self.case.name}, rank {rank}:\n{text[-4000:]}")
         figures = {key: value for key, value in found[0]["figures"].items() if not isinstance(value, dict)}
         print(f"{verdict} {self.case.name} {seconds} s {told['why'] or figures}")
         print(json.dumps({"bench": "attach", "case": self.case.name, "result": verdict, "why": told["why"], "seconds": seconds,
