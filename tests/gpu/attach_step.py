@@ -402,6 +402,7 @@ def hugging_face(case, endpoint, figures):
     from transformers.distributed import DistributedConfig
 
     transformers.utils.logging.disable_progress_bar()
+    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.argsort, torch.sort = (functools.partial(each, stable=True) for each in (torch.argsort, torch.sort))
     figures["transformers"] = transformers.__version__
     config = transformers.Qwen3MoeConfig(
