@@ -270,13 +270,13 @@ def compare(case, endpoint, figures):
                 with count(f"boundary, {kind}"):
                     boundary = trainer.attached.step_boundary()
                 kind = "switch" if boundary.switched else kind
-                times[f"boundary, {kind}"].append(time.perf_counter() - at)
+                pair[f"boundary, {kind}"] = time.perf_counter() - at
             wait()
-            if not is_counted:
-                times[kind].append(time.perf_counter() - began)
-            pair[trainer] = time.perf_counter() - began
-        if not is_counted and not boundary.switched:
-            times["difference"].append(pair[moved] - pair[plain])
+            pair[kind] = time.perf_counter() - began
+        for kind, seconds in pair.items() if not is_counted else ():
+            times[kind].append(seconds)
+        if not is_counted and "between votes" in pair:
+            times["difference between votes"].append(pair["between votes"] - pair["without"])
         if boundary.switched:
             switches += 1
             pauses.append(boundary.pause_seconds)
@@ -302,7 +302,7 @@ def compare(case, endpoint, figures):
 def follow(trainer, _plain, _figures):
     """A forward follows experts that move, and is counted once; on a GPU one that a CUDA graph has captured."""
     x, _ = batch(trainer.case.size, 9001)
-    found = trainer.forward(x)
+    trainer.forward(x)
     run = functools.partial(trainer.forward, x)
     if ON_GPU:
         graph = torch.cuda.CUDAGraph()
