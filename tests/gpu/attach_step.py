@@ -37,6 +37,7 @@ ON_GPU = DEVICE != "cpu"
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4" if ON_GPU else "1")
 LIMIT, LANES, SKIPPED = 140, 3 if ON_GPU else 1, 77
 LAYERS, PHASE_STEPS, SWITCHES = 4, 15, 3
+NCCL = "cpu:gloo,cuda:nccl"
 
 try:
     import eplb
@@ -192,7 +193,11 @@ class Trainer:
                 setattr(block.experts, name, nn.Parameter(stack))
             fully_shard(block.experts, mesh=mesh["efsdp"])
             fully_shard(block, mesh=everyone)
-        return fully_shard(self.model, mesh=everyone)
+        fully_shard(self.model, mesh=everyone)
+        for module in self.model.modules():
+            if hasattr(module, "reshard"):
+                module.set_force_sum_reduction_for_comms(True)  # older gloo has no mean
+        return self.model
 
 
 def bits_of(tensor):
@@ -474,7 +479,7 @@ CASES = (
     Case("adamw", after=check_experts, seconds=60, is_alone=True, steps=200),
     Case("one_rank", after=follow, world=1, is_alone=True, steps=80, size=LARGE),
     Case("watch", watch, world=1, is_alone=True),
-    Case("nccl", is_alone=True, group="nccl", needs_gpu=True),
+    Case("nccl", is_alone=True, group=NCCL, needs_gpu=True),
     Case("inductor", backend="inductor", layers=2, seconds=80),
     Case("fsdp", is_sharded=True),
     Case("dcp", after=save, is_sharded=True),
@@ -488,7 +493,8 @@ CASES = (
     Case("inductor_one_rank", after=follow, world=1, backend="inductor", layers=2),
     Case("host", transport="host"),
     Case("one_by_one", adam={"foreach": False, "amsgrad": True}),
-    Case("rows_by_nccl", is_alone=True, group="nccl", transport="nccl", needs_gpu=True))
+    Case("dcp_nccl", after=save, is_alone=True, group=NCCL, is_sharded=True, needs_gpu=True),
+    Case("rows_by_nccl", is_alone=True, group=NCCL, transport="nccl", needs_gpu=True))
 
 
 # ---- processes ----
@@ -501,11 +507,11 @@ def run_rank(case, rank, folder, endpoint):
     result = {"result": "pass", "why": "", "figures": {}}
     os.environ.update(EPLB_CASE_FOLDER=folder, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(case.world), HF_HUB_OFFLINE="1")
     try:
-        if case.group == "nccl":  # which takes two ranks of one device only as ranks of two hosts
+        if case.group == NCCL:  # which takes two ranks of one device only as ranks of two hosts
             import trainer_gpu_test
             os.environ.update(trainer_gpu_test.NCCL_ENVIRONMENT, NCCL_HOSTID=f"eplb-r{rank}")
         start_device([case.name, str(rank), folder, endpoint])
-        if case.group == "nccl":  # whose trainers have streams of their own
+        if case.group == NCCL:  # whose trainers have streams of their own
             torch.cuda.set_stream(torch.cuda.Stream())
         dist.init_process_group(case.group, f"file://{folder}/group", rank=rank, world_size=case.world,
                                 timeout=datetime.timedelta(seconds=case.seconds))
