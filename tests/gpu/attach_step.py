@@ -12,6 +12,7 @@ import collections
 import contextlib
 import dataclasses
 import datetime
+import faulthandler
 import functools
 import json
 import os
@@ -33,8 +34,10 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "client/python"), str(HERE.parent /
 
 DEVICE = os.environ.get("EPLB_TORCH_DEVICE", "cuda")
 ON_GPU = DEVICE != "cpu"
+os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4" if ON_GPU else "1")
 LIMIT, LANES, SKIPPED = 140, 3 if ON_GPU else 1, 77
 LAYERS, PHASE_STEPS, SWITCHES = 4, 15, 3
+NCCL = "cpu:gloo,cuda:nccl"
 
 try:
     import eplb
@@ -190,7 +193,11 @@ class Trainer:
                 setattr(block.experts, name, nn.Parameter(stack))
             fully_shard(block.experts, mesh=mesh["efsdp"])
             fully_shard(block, mesh=everyone)
-        return fully_shard(self.model, mesh=everyone)
+        fully_shard(self.model, mesh=everyone)
+        for module in self.model.modules():
+            if hasattr(module, "reshard"):
+                module.set_force_sum_reduction_for_comms(True)  # older gloo has no mean
+        return self.model
 
 
 def bits_of(tensor):
@@ -268,13 +275,13 @@ def compare(case, endpoint, figures):
                 with count(f"boundary, {kind}"):
                     boundary = trainer.attached.step_boundary()
                 kind = "switch" if boundary.switched else kind
-                times[f"boundary, {kind}"].append(time.perf_counter() - at)
+                pair[f"boundary, {kind}"] = time.perf_counter() - at
             wait()
-            if not is_counted:
-                times[kind].append(time.perf_counter() - began)
-            pair[trainer] = time.perf_counter() - began
-        if not is_counted and not boundary.switched:
-            times["difference"].append(pair[moved] - pair[plain])
+            pair[kind] = time.perf_counter() - began
+        for kind, seconds in pair.items() if not is_counted else ():
+            times[kind].append(seconds)
+        if not is_counted and "between votes" in pair:
+            times["difference between votes"].append(pair["between votes"] - pair["without"])
         if boundary.switched:
             switches += 1
             pauses.append(boundary.pause_seconds)
@@ -300,7 +307,7 @@ def compare(case, endpoint, figures):
 def follow(trainer, _plain, _figures):
     """A forward follows experts that move, and is counted once; on a GPU one that a CUDA graph has captured."""
     x, _ = batch(trainer.case.size, 9001)
-    found = trainer.forward(x)
+    trainer.forward(x)
     run = functools.partial(trainer.forward, x)
     if ON_GPU:
         graph = torch.cuda.CUDAGraph()
@@ -361,9 +368,9 @@ def watch(case, _endpoint, figures):
                    would_gain={name: round(each.gain, 4) for name, each in watcher.would_gain(num_slots=experts + 32).items()})
     ids, columns = chosen[0], eplb.torch.SlotColumns("watch", experts, torch.device(DEVICE))
     columns.set_slots(np.random.default_rng(1).permutation(experts))
-    slots = columns._table[1:-1].clone()
+    slots, ones = columns._table[1:-1].clone(), torch.ones(ids.numel(), dtype=torch.int64, device=DEVICE)
     ways = {"count": lambda: torch.ops.eplb.count(ids, columns.ledger, 1, 2), "turn": lambda: columns.count_and_turn(ids),
-            "torch_count": lambda: torch.bincount(ids.flatten(), minlength=experts),
+            "torch_count": lambda: torch.zeros_like(slots).scatter_add_(0, ids.flatten(), ones),
             "torch_turn": lambda: slots.index_select(0, ids.flatten())}
     figures["us"] = {name: microseconds(call) for name, call in ways.items()}
     watcher.close()
@@ -400,6 +407,7 @@ def hugging_face(case, endpoint, figures):
     from transformers.distributed import DistributedConfig
 
     transformers.utils.logging.disable_progress_bar()
+    torch.use_deterministic_algorithms(True, warn_only=True)
     torch.argsort, torch.sort = (functools.partial(each, stable=True) for each in (torch.argsort, torch.sort))
     figures["transformers"] = transformers.__version__
     config = transformers.Qwen3MoeConfig(
@@ -471,7 +479,7 @@ CASES = (
     Case("adamw", after=check_experts, seconds=60, is_alone=True, steps=200),
     Case("one_rank", after=follow, world=1, is_alone=True, steps=80, size=LARGE),
     Case("watch", watch, world=1, is_alone=True),
-    Case("nccl", is_alone=True, group="nccl", needs_gpu=True),
+    Case("nccl", is_alone=True, group=NCCL, needs_gpu=True),
     Case("inductor", backend="inductor", layers=2, seconds=80),
     Case("fsdp", is_sharded=True),
     Case("dcp", after=save, is_sharded=True),
@@ -484,7 +492,9 @@ CASES = (
     Case("dcp_async", after=functools.partial(save, is_async=True), is_sharded=True),
     Case("inductor_one_rank", after=follow, world=1, backend="inductor", layers=2),
     Case("host", transport="host"),
-    Case("one_by_one", adam={"foreach": False, "amsgrad": True}))
+    Case("one_by_one", adam={"foreach": False, "amsgrad": True}),
+    Case("dcp_nccl", after=save, is_alone=True, group=NCCL, is_sharded=True, needs_gpu=True),
+    Case("rows_by_nccl", is_alone=True, group=NCCL, transport="nccl", needs_gpu=True))
 
 
 # ---- processes ----
@@ -493,14 +503,16 @@ def run_rank(case, rank, folder, endpoint):
     """A process of a case; its result is a file."""
     log = os.open(f"{folder}/{rank}.log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
     os.dup2(log, 1), os.dup2(log, 2)
+    faulthandler.dump_traceback_later(case.seconds * ranks.PATIENCE - 2)
     result = {"result": "pass", "why": "", "figures": {}}
-    os.environ.update(EPLB_CASE_FOLDER=folder, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(case.world), HF_HUB_OFFLINE="1",
-                      TORCHINDUCTOR_COMPILE_THREADS="4" if ON_GPU else "1")
+    os.environ.update(EPLB_CASE_FOLDER=folder, RANK=str(rank), LOCAL_RANK="0", WORLD_SIZE=str(case.world), HF_HUB_OFFLINE="1")
     try:
-        if case.group == "nccl":  # which takes two ranks of one device only as ranks of two hosts
+        if case.group == NCCL:  # which takes two ranks of one device only as ranks of two hosts
             import trainer_gpu_test
             os.environ.update(trainer_gpu_test.NCCL_ENVIRONMENT, NCCL_HOSTID=f"eplb-r{rank}")
         start_device([case.name, str(rank), folder, endpoint])
+        if case.group == NCCL:  # whose trainers have streams of their own
+            torch.cuda.set_stream(torch.cuda.Stream())
         dist.init_process_group(case.group, f"file://{folder}/group", rank=rank, world_size=case.world,
                                 timeout=datetime.timedelta(seconds=case.seconds))
         case.run(case, endpoint, result["figures"])
@@ -568,7 +580,7 @@ class Run:
             for rank in range(self.case.world):
                 with contextlib.suppress(FileNotFoundError):
                     text = (self.folder / f"{rank}.log").read_text(errors="replace")
-                    print(f"--- {self.case.name}, rank {rank}:\n{text[-2500:]}")
+                    print(f"--- {self.case.name}, rank {rank}:\n{text[-4000:]}")
         figures = {key: value for key, value in found[0]["figures"].items() if not isinstance(value, dict)}
         print(f"{verdict} {self.case.name} {seconds} s {told['why'] or figures}")
         print(json.dumps({"bench": "attach", "case": self.case.name, "result": verdict, "why": told["why"], "seconds": seconds,
