@@ -47,6 +47,7 @@ CONFIGS = {"mixtral": lambda experts: MixtralConfig(**SIZES, intermediate_size=2
 class Training:
     def __init__(self, row):
         self.row, self.saved, self.first = row, f"{row['directory']}/saved", SAVED if row["is_resumed"] else 0
+        self.last = self.first + row["steps"]
         source = self.saved if self.first else f"{row['directory']}/source"
         if dist.get_rank() == 0 and not self.first:
             torch.manual_seed(5)
@@ -72,13 +73,12 @@ class Training:
     def attach(self, endpoint, _job):
         self.endpoint = endpoint
 
-    def run(self, steps):
-        self.names["batches"] = self._batches(steps)
+    def run(self, _steps):
+        self.names["batches"] = self._batches()
         forked.run_page("transformers", self.endpoint, self.names)
 
-    def _batches(self, steps):
+    def _batches(self):
         """Yields what a step is given, and goes on when it has ended."""
-        self.last = self.first + steps
         for step in range(self.first + 1, self.last + 1):
             yield batch(step, dist.get_rank() // self.row["tp"])
             self.end_step(step)
