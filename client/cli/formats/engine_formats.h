@@ -1,6 +1,8 @@
 // Readers and writers of the files of engines. NAME_format.cc has those of one engine.
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -49,8 +51,7 @@ bool DeepseekHoldsRanks(const WriteOptions& options);
 
 // A load [L,E]: .npy, .npz (one array, or the one named load or weight), JSON matrix or CSV; a .npy
 // of three dimensions is windows. errors: begin with `path`.
-absl::StatusOr<std::vector<LoadWindow>> ParseDeepseekLoad(const std::string& path,
-                                                          std::string_view bytes);
+absl::StatusOr<LoadFile> ParseDeepseekLoad(const std::string& path, std::string_view bytes);
 
 // ---- SGLang: the JSON of --init-expert-location. Its rows are the model's layers. A dense layer
 // in front has a row, too: a map with the experts in order, and counts of 0.
@@ -67,7 +68,7 @@ bool IsSglangLoad(const wire::JsonValue& value);
 
 // {"logical_count":[L][E]}, or [steps][L][E] of which each step is a window, or such an array
 // alone. errors: without path.
-absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value);
+absl::StatusOr<LoadFile> SglangLoad(const wire::JsonValue& value);
 
 // ---- TensorRT-LLM: the YAML of moe_config.load_balancer.
 
@@ -94,6 +95,10 @@ bool IsTrtllmStatistics(const std::string& path);
 // file or with other keys than rank 0, an iteration with other layers than the first, a negative
 // count, a sum above 2^63-1.
 absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path);
+
+// Returns the ranks N of the files PREFIX N SUFFIX in a directory. errors: InvalidArgument.
+absl::StatusOr<std::set<int32_t>> RanksOfFiles(const std::string& directory, const char* prefix,
+                                               const char* suffix);
 
 // ---- vLLM: JSON lines that open pull requests propose, with records of the load and a start map.
 // vLLM 0.33.0 neither writes nor reads them.

@@ -1,6 +1,7 @@
 #include "client/cli/formats/load_window.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,6 +22,12 @@ std::optional<double> DecayOf(const WindowRule& rule) {
 }
 
 }  // namespace
+
+absl::StatusOr<LoadFile> LoadFileOf(absl::StatusOr<std::vector<LoadWindow>> windows,
+                                    TableKind table) {
+  if (!windows.ok()) return windows.status();
+  return LoadFile{.windows = *std::move(windows), .table = table};
+}
 
 absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
   if (text == "sum") return WindowRule{.kind = WindowRule::Kind::kSum};

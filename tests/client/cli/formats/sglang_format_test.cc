@@ -15,13 +15,13 @@ TEST(SglangFormatTest, SlotsAreReadAndNothingElseIsKnown) {
 
 TEST(SglangFormatTest, StepsOfALoadAreWindows) {
   const auto value = wire::ParseJson(R"({"logical_count":[[[1,2],[0,0]],[[3,4],[0,0]]]})");
-  const auto windows = Must(SglangLoad(*value));
+  const auto windows = Must(SglangLoad(*value)).windows;
   ASSERT_EQ(windows.size(), 2U);
   EXPECT_EQ(windows[1].first_step, 1);
   EXPECT_EQ(windows[1].load.counts()(0, 1), 4);
   EXPECT_EQ(windows[1].load.counts()(1, 1), 0);  // a dense layer
-  EXPECT_EQ(SglangLoad(*wire::ParseJson(R"({"logical_count":[[5,6]]})"))->size(), 1U);
-  EXPECT_EQ(SglangLoad(*wire::ParseJson("[[[1,2],[0,0]],[[3,4],[0,0]]]"))->size(), 2U);
+  EXPECT_EQ(SglangLoad(*wire::ParseJson(R"({"logical_count":[[5,6]]})"))->windows.size(), 1U);
+  EXPECT_EQ(SglangLoad(*wire::ParseJson("[[[1,2],[0,0]],[[3,4],[0,0]]]"))->windows.size(), 2U);
 }
 
 TEST(SglangFormatTest, PlacementsThatAreNoneAreRefused) {
