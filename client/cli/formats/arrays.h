@@ -35,7 +35,7 @@ struct Array {
   std::vector<int64_t> shape;
   std::vector<int64_t> strides;  // distance of two neighbours in each dimension, in numbers
   std::string_view data;         // begins with the first number; not aligned
-  std::shared_ptr<const std::string> owner = {};  // of `data`; null if the caller owns the bytes
+  std::shared_ptr<const std::string> owner = {};  // holds `data`, unless the caller does
 
   // Address of a number of an array of three dimensions, or of two without `k`.
   const char* At(int64_t i, int64_t j, int64_t k = 0) const {

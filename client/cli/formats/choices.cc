@@ -1,7 +1,6 @@
 #include "client/cli/formats/choices.h"
 
 #include <algorithm>
-#include <filesystem>
 #include <functional>
 #include <map>
 #include <set>
@@ -31,8 +30,8 @@ using TracedLayer = std::tuple<std::string, int64_t, int64_t>;  // block, head, 
 
 // Tokens of a layer in a step.
 struct Cell {
-  std::vector<int64_t> counts = {};  // of each expert
-  int64_t files = 0;                 // that have the cell
+  std::vector<int64_t> counts = {};  // by expert
+  int64_t files = 0;                 // number of files with the cell
   int64_t newest = 0;                // number of the last of them, counted from 1
 };
 using Trace = std::map<std::pair<int64_t, TracedLayer>, Cell>;  // by step and layer
@@ -129,6 +128,16 @@ absl::StatusOr<LoadFile> LoadOfTrace(const Trace& trace, int64_t num_experts) {
   return file;
 }
 
+// The traces in a directory; none if it cannot be read.
+std::vector<std::string> FilesIn(const std::string& directory) {
+  std::vector<std::string> files;
+  const auto ranks = RanksOfFiles(directory, kTracePrefix, kTraceSuffix);
+  for (const int32_t rank : ranks.value_or(std::set<int32_t>())) {
+    files.push_back(absl::StrCat(directory, "/", kTracePrefix, rank, kTraceSuffix));
+  }
+  return files;
+}
+
 }  // namespace
 
 absl::StatusOr<LoadWindow> CountChoices(const Array& array, int32_t num_experts) {
@@ -151,12 +160,7 @@ absl::StatusOr<LoadWindow> CountChoices(const Array& array, int32_t num_experts)
   return LoadWindow{.load = std::move(counted)};
 }
 
-bool HoldsRouterTraces(const std::string& path) {
-  std::error_code error;
-  if (!std::filesystem::is_directory(path, error)) return false;
-  const absl::StatusOr<std::set<int32_t>> ranks = RanksOfFiles(path, kTracePrefix, kTraceSuffix);
-  return ranks.ok() && !ranks->empty();
-}
+bool HoldsRouterTraces(const std::string& path) { return !FilesIn(path).empty(); }
 
 bool IsRouterTrace(std::string_view bytes) {
   return bytes.substr(0, bytes.find('\n')).find("\"top_indices\"") != std::string_view::npos;
@@ -168,16 +172,8 @@ absl::StatusOr<LoadFile> ReadRouterTraces(const std::string& path,
     return InvalidInput(path,
                         ": is a router trace, which has no number of experts: give --experts");
   }
-  std::vector<std::string> files = {path};
-  std::error_code error;
-  if (std::filesystem::is_directory(path, error)) {
-    EPLB_ASSIGN_OR_RETURN(const std::set<int32_t> ranks,
-                          RanksOfFiles(path, kTracePrefix, kTraceSuffix));
-    files.clear();
-    for (const int32_t rank : ranks) {
-      files.push_back(absl::StrCat(path, "/", kTracePrefix, rank, kTraceSuffix));
-    }
-  }
+  std::vector<std::string> files = FilesIn(path);
+  if (files.empty()) files = {path};
   Trace trace;
   int64_t number = 0;
   for (const std::string& file : files) {

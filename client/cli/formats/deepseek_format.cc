@@ -1,5 +1,6 @@
 // Reads and writes the arrays of DeepSeek's EPLB.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -23,7 +24,7 @@ namespace {
 constexpr char kSlots[] = "physical_to_logical_map";
 constexpr char kReplicas[] = "logical_to_physical_map";
 constexpr char kCounts[] = "logical_replica_count";
-constexpr std::string_view kSuffix = ".npy";  // of a member of an .npz
+constexpr char kArraySuffix[] = ".npy";  // ending of a member of an .npz
 
 struct Maps {
   IndexTable slots;     // [L, S]
@@ -110,25 +111,22 @@ absl::StatusOr<PlacementParts> FromThree(const Read& read) {
   return PartsFromMaps(maps);
 }
 
-// The arrays of numpy.savez, by name.
-absl::StatusOr<std::vector<ZipMember>> ReadNpz(std::string_view bytes) {
-  constexpr int64_t kMaxArrays = 64;
-  EPLB_ASSIGN_OR_RETURN(std::vector<ZipMember> members,
-                        ReadZip(bytes, kMaxArrays, [](std::string_view) { return true; }));
-  for (ZipMember& member : members) {
-    if (!member.name.ends_with(kSuffix)) return InMember(member.name, "is no .npy");
-    member.name.resize(member.name.size() - kSuffix.size());
+// The arrays of numpy.savez, by the names of their members.
+absl::StatusOr<ZipMembers> ReadNpz(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(ZipMembers members, ReadZip(bytes));
+  for (const auto& [name, array] : members) {
+    if (name.ends_with(kArraySuffix)) continue;
+    return InvalidInput("member \"", Clipped(name, 80), "\": is no .npy");
   }
   return members;
 }
 
 absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<ZipMember> members, ReadNpz(bytes));
+  EPLB_ASSIGN_OR_RETURN(const ZipMembers members, ReadNpz(bytes));
   return FromThree([&members](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
-    for (const ZipMember& member : members) {
-      if (member.name == name) return IndexTableFromArray(ParseNpy(member.bytes), name, dimensions);
-    }
-    return InvalidInput(name, " is missing");
+    const auto found = members.find(absl::StrCat(name, kArraySuffix));
+    if (found == members.end()) return InvalidInput(name, " is missing");
+    return IndexTableFromArray(ParseNpy(found->second), name, dimensions);
   });
 }
 
@@ -138,8 +136,7 @@ absl::StatusOr<PlacementParts> FromJson(std::string_view text) {
     return InvalidInput("has the key \"format\", which deepseek's maps do not have");
   }
   return FromThree([&object](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
-    const wire::JsonValue* value = object.Find(name);
-    if (value == nullptr) return InvalidInput(name, " is missing");
+    EPLB_ASSIGN_OR_RETURN(const wire::JsonValue* value, wire::GetMember(object, name));
     return IndexTableFromJson(*value, name, dimensions);
   });
 }
@@ -191,25 +188,24 @@ std::string ToCsv(const IndexMatrix& matrix) {
 
 // The array that is the load, of an archive of arrays.
 absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<ZipMember> members, ReadNpz(bytes));
-  auto is_load = [](const ZipMember& member) {
-    return member.name == "load" || member.name == "weight";
-  };
-  const auto named = std::ranges::count_if(members, is_load);
-  if (members.size() > 1 && named != 1) {
+  EPLB_ASSIGN_OR_RETURN(const ZipMembers members, ReadNpz(bytes));
+  const auto load = members.find("load.npy");
+  const auto weight = members.find("weight.npy");
+  if (members.size() > 1 && (load == members.end()) == (weight == members.end())) {
     return InvalidInput("has ", members.size(),
                         " arrays, expected one, or one named load or weight");
   }
-  const auto found = std::ranges::find_if(members, is_load);
-  const ZipMember& member = found == members.end() ? members.front() : *found;
-  if (NamesPlacement(member.name)) {
-    return InvalidInput("holds ", wire::JsonQuote(member.name),
+  const auto& [member, array] = load != members.end()     ? *load
+                                : weight != members.end() ? *weight
+                                                          : *members.begin();
+  const std::string name = member.substr(0, member.size() - std::strlen(kArraySuffix));
+  if (NamesPlacement(name)) {
+    return InvalidInput("holds ", wire::JsonQuote(name),
                         ", part of a placement; expected a load, tokens of each expert");
   }
-  absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(member.bytes);
+  absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(array);
   if (windows.ok()) return windows;
-  return InvalidInput(wire::JsonQuote(FirstCharacters(member.name, 80)), ": ",
-                      windows.status().message());
+  return InvalidInput(wire::JsonQuote(FirstCharacters(name, 80)), ": ", windows.status().message());
 }
 
 }  // namespace
@@ -237,7 +233,7 @@ absl::StatusOr<std::string> WriteDeepseekPlacement(const Placement& placement,
                         placement.logical_to_physical_map(),
                         {topology.num_layers(), topology.num_experts(), placement.max_replicas()})},
         {kCounts, TwoDimensionsToNpy(placement.logical_replica_count())}};
-    for (ZipMember& array : arrays) array.name += kSuffix;
+    for (ZipMember& array : arrays) array.name += kArraySuffix;
     return WriteZip(arrays);
   }
   return InvalidInput(

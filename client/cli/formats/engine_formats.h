@@ -20,10 +20,9 @@ namespace eplb {
 // {"moe_layer_count":L,"layer_list":[{"layer_id":0,"device_count":G,"device_list":[
 //   {"device_id":0,"device_expert":[experts in slot order]}]}]}
 // Layers and devices are in the order of their ids, from 0; with S % G != 0 the first devices
-// hold one more. Counts and ids may be missing, as in verl's files. errors: begin with `path`, name
+// hold one more. Counts and ids may be missing, as in verl's files. errors: without path, name
 // layer and device.
-absl::StatusOr<PlacementParts> ParseAscendPlacement(const std::string& path,
-                                                    std::string_view bytes);
+absl::StatusOr<PlacementParts> ParseAscendPlacement(std::string_view bytes);
 absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,
                                                  const WriteOptions& options);
 
@@ -56,9 +55,9 @@ absl::StatusOr<LoadFile> ParseDeepseekLoad(const std::string& path, std::string_
 // ---- SGLang: the JSON of --init-expert-location. Its rows are the model's layers. A dense layer
 // in front has a row, too: a map with the experts in order, and counts of 0.
 
-// {"physical_to_logical_map":[L][S]}, all rows of the file. errors: begin with `path`.
-absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
-                                                    std::string_view bytes);
+// {"physical_to_logical_map":[L][S]}, all rows of the file, also as a file of torch.save. errors:
+// without path.
+absl::StatusOr<PlacementParts> ParseSglangPlacement(std::string_view bytes);
 // With rows for the dense layers before and between options.layers; none if these are not known.
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
                                                  const WriteOptions& options);
@@ -74,9 +73,8 @@ absl::StatusOr<LoadFile> SglangLoad(const wire::JsonValue& value);
 
 // num_slots, layer_updates_per_iter and initial_global_assignments, whose keys are the model's
 // layer numbers: 3..60 for DeepSeek-V3, 1, 3, 5 and so on where every other layer is dense. The
-// first two may be missing. errors: begin with `path`.
-absl::StatusOr<PlacementParts> ParseTrtllmPlacement(const std::string& path,
-                                                    std::string_view bytes);
+// first two may be missing. errors: without path.
+absl::StatusOr<PlacementParts> ParseTrtllmPlacement(std::string_view bytes);
 
 // layer_updates_per_iter is 0: the placement stays as it is. errors: InvalidArgument naming
 // --first-layer and --layers when the layers' numbers are unknown.

@@ -38,9 +38,8 @@ absl::StatusOr<int32_t> CountExperts(const IndexMatrix& slots) {
   return slots.maxCoeff() + 1;
 }
 
-absl::StatusOr<PlacementParts> ParseEplb(const std::string& path, std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares read,
-                        InFile(path, wire::PlacementWithSharesFromJson(bytes)));
+absl::StatusOr<PlacementParts> ParseEplb(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares read, wire::PlacementWithSharesFromJson(bytes));
   const Topology& topology = read.placement.topology();
   return PlacementParts{.slots = read.placement.physical_to_logical_map(),
                         .ranks = read.placement.replica_rank(),
@@ -55,12 +54,17 @@ absl::StatusOr<std::string> WriteEplb(const Placement& placement, const WriteOpt
   return wire::PlacementToJson(placement, options.shares) + "\n";
 }
 
+template <absl::StatusOr<PlacementParts> (*Parse)(std::string_view)>
+absl::StatusOr<PlacementParts> ParseFile(const std::string& path, std::string_view bytes) {
+  return InFile(path, Parse(bytes));
+}
+
 bool Always(const WriteOptions& /*options*/) { return true; }
 bool Never(const WriteOptions& /*options*/) { return false; }
 
 constexpr PlacementFormat kFormats[] = {
     {.name = "eplb",
-     .parse = &ParseEplb,
+     .parse = &ParseFile<&ParseEplb>,
      .write = &WriteEplb,
      .holds_ranks = &Always,
      .holds_gpus = true,
@@ -75,12 +79,12 @@ constexpr PlacementFormat kFormats[] = {
      .holds_unequal_gpus = true,
      .holds_unusable_slots = true},
     {.name = "sglang",
-     .parse = &ParseSglangPlacement,
+     .parse = &ParseFile<&ParseSglangPlacement>,
      .write = &WriteSglangPlacement,
      .holds_ranks = &Never,
      .counts_model_layers = true},
     {.name = "trtllm",
-     .parse = &ParseTrtllmPlacement,
+     .parse = &ParseFile<&ParseTrtllmPlacement>,
      .write = &WriteTrtllmPlacement,
      .holds_ranks = &Never,
      .holds_layer_numbers = true},
@@ -89,7 +93,7 @@ constexpr PlacementFormat kFormats[] = {
      .write = &WriteVllmPlacement,
      .holds_ranks = &Never},
     {.name = "ascend",
-     .parse = &ParseAscendPlacement,
+     .parse = &ParseFile<&ParseAscendPlacement>,
      .write = &WriteAscendPlacement,
      .holds_ranks = &Never,
      .holds_gpus = true,

@@ -78,8 +78,7 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
     return InvalidInput("first_step is ", first_step, ", last_step is ", last_step,
                         ", expected 0 <= first_step <= last_step");
   }
-  const JsonValue* cells = value.Find("load");
-  if (cells == nullptr) return InvalidInput("load is missing");
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* cells, wire::GetMember(value, "load"));
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{first_step, last_step, std::move(load)};
 }
@@ -92,8 +91,7 @@ absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
       format->text != kLoadFormat) {
     return UnknownSchema(value);
   }
-  const JsonValue* cells = value.Find("load");
-  if (cells == nullptr) return InvalidInput("load is missing");
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* cells, wire::GetMember(value, "load"));
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{.load = std::move(load)};
 }

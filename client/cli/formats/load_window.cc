@@ -50,9 +50,8 @@ absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const W
 }
 
 std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRule& rule) {
-  if (rule.kind == WindowRule::Kind::kLast) windows = windows.last(1);
   std::vector<Load> batches;
-  for (const LoadWindow& window : windows) batches.push_back(window.load);
+  for (const LoadWindow& window : InForce(windows, rule)) batches.push_back(window.load);
   return batches;
 }
 

@@ -28,7 +28,9 @@ absl::StatusOr<PlacementParts> ParseTorchMap(std::string_view bytes) {
   return PlacementParts{.slots = std::move(table.cells)};
 }
 
-absl::StatusOr<PlacementParts> ParseSglang(std::string_view bytes) {
+}  // namespace
+
+absl::StatusOr<PlacementParts> ParseSglangPlacement(std::string_view bytes) {
   if (IsTorchFile(bytes)) return ParseTorchMap(bytes);
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(bytes));
   const wire::JsonValue* slots = object.Find(kPhysicalToLogical);
@@ -40,13 +42,6 @@ absl::StatusOr<PlacementParts> ParseSglang(std::string_view bytes) {
   }
   EPLB_ASSIGN_OR_RETURN(IndexTable table, IndexTableFromJson(*slots, kPhysicalToLogical, 2));
   return PlacementParts{.slots = std::move(table.cells)};
-}
-
-}  // namespace
-
-absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
-                                                    std::string_view bytes) {
-  return InFile(path, ParseSglang(bytes));
 }
 
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,

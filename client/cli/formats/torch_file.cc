@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -30,9 +29,9 @@ constexpr std::string_view kOrderedDict = "OrderedDict";
 struct Value {
   enum class Kind { kOther, kInteger, kText, kClass, kTuple, kList, kDict, kStorage, kTensor };
   Kind kind = Kind::kOther;
-  int64_t integer = 0;
-  std::string_view text = {};  // of kClass its name
-  // Of a dictionary keys and values in turn; of a storage and a tensor what it is made of.
+  int64_t integer = 0;         // 32 bits
+  std::string_view text = {};  // text, or the name of a class
+  // Entries; keys and values in turn of a dictionary, arguments of a storage or tensor.
   std::vector<size_t> items = {};
 };
 
@@ -88,14 +87,14 @@ class Pickle {
   // The opcodes of Python's Lib/pickletools.py that torch.save writes for such values.
   static const Opcode* FindOpcode(char code) {
     static constexpr Opcode kOpcodes[] = {
-        {'N', [](Pickle& p) { p.Push({}); }},             // None
-        {'\x88', [](Pickle& p) { p.Push({}); }},          // True
-        {'\x89', [](Pickle& p) { p.Push({}); }},          // False
-        {'G', [](Pickle& p) { p.Take(8), p.Push({}); }},  // a float
-        {'K', [](Pickle& p) { p.PushInteger(p.Take(1), 0); }},
-        {'M', [](Pickle& p) { p.PushInteger(p.Take(2), 0); }},
-        {'J', [](Pickle& p) { p.PushInteger(p.Take(4), 32); }},
-        {'\x8a', [](Pickle& p) { p.PushLong(p.TakeSize(1)); }},
+        {'N', [](Pickle& p) { p.Push({}); }},                            // Python's None
+        {'\x88', [](Pickle& p) { p.Push({}); }},                         // True
+        {'\x89', [](Pickle& p) { p.Push({}); }},                         // False
+        {'G', [](Pickle& p) { p.Take(8), p.Push({}); }},                 // float
+        {'\x8a', [](Pickle& p) { p.Take(p.TakeSize(1)), p.Push({}); }},  // integer above 32 bits
+        {'K', [](Pickle& p) { p.PushInteger(p.TakeSize(1)); }},
+        {'M', [](Pickle& p) { p.PushInteger(p.TakeSize(2)); }},
+        {'J', [](Pickle& p) { p.PushInteger(static_cast<int32_t>(p.TakeSize(4))); }},
         {'X', [](Pickle& p) { p.Push({.kind = Kind::kText, .text = p.Take(p.TakeSize(4))}); }},
         {'c', [](Pickle& p) { p.PushClass(); }},
         {'q', [](Pickle& p) { p.memo_[p.TakeSize(1)] = p.Top(); }},
@@ -142,15 +141,7 @@ class Pickle {
     values_.push_back(std::move(value));
   }
   void Push(Kind kind, Items items) { Push({.kind = kind, .items = std::move(items)}); }
-  // unused: number of the highest bits of 64 that repeat the sign.
-  void PushInteger(std::string_view bytes, int unused) {
-    const auto number = static_cast<int64_t>(LittleEndian(bytes) << unused);
-    Push({.kind = Kind::kInteger, .integer = number >> unused});
-  }
-  void PushLong(size_t size) {
-    if (size < 1 || size > 8) return Fail("has an integer above 64 bits");
-    PushInteger(Take(size), static_cast<int>(64 - 8 * size));
-  }
+  void PushInteger(int64_t integer) { Push({.kind = Kind::kInteger, .integer = integer}); }
   void PushMemo(size_t number) {
     const auto found = memo_.find(number);
     if (found == memo_.end()) return Fail("refers to a value that is not there");
@@ -159,10 +150,11 @@ class Pickle {
   void PushClass() {
     const std::string_view module = TakeLine();
     const std::string_view name = TakeLine();
-    const bool known = module == "torch" ? name.ends_with("Storage")
-                                         : (module == "torch._utils" && name == kTensorMaker) ||
-                                               (module == "collections" && name == kOrderedDict);
-    if (!known) Fail(absl::StrCat("names ", Clipped(module, 40), ".", Clipped(name, 40)));
+    if (!(module == "torch" && name.ends_with("Storage")) &&
+        !(module == "torch._utils" && name == kTensorMaker) &&
+        !(module == "collections" && name == kOrderedDict)) {
+      Fail(absl::StrCat("names ", Clipped(module, 40), ".", Clipped(name, 40)));
+    }
     Push({.kind = Kind::kClass, .text = name});
   }
 
@@ -217,24 +209,28 @@ class Pickle {
   std::map<size_t, size_t> memo_;
 };
 
-// torch.save compresses no member.
-absl::StatusOr<std::vector<ZipMember>> ReadStored(
-    std::string_view bytes, const std::function<bool(std::string_view name)>& wanted) {
-  constexpr int64_t kMaxMembers = 4096;
-  EPLB_ASSIGN_OR_RETURN(std::vector<ZipMember> members, ReadZip(bytes, kMaxMembers, wanted));
-  for (const ZipMember& member : members) {
-    if (!member.is_stored) return InMember(member.name, "is compressed, which no torch.save does");
+// tensor: (storage, offset, shape, strides, ..) with a storage ("storage", type, key, ..), whose
+// bytes are the member data/KEY beside the pickle's.
+absl::StatusOr<Array> ReadArray(ZipMembers& members, const std::string& folder,
+                                const Pickle& pickle, const Value& tensor) {
+  const Value& storage = pickle.Item(tensor, 0);
+  const std::string type(pickle.Item(storage, 1).text);
+  Array array{.type = FindNumberType(&NumberType::torch, type),
+              .shape = pickle.Integers(pickle.Item(tensor, 2)),
+              .strides = pickle.Integers(pickle.Item(tensor, 3))};
+  const std::string key(pickle.Item(storage, 2).text);
+  const auto data = members.find(absl::StrCat(folder, "/data/", key));
+  if (storage.kind != Value::Kind::kStorage || array.type == nullptr || data == members.end()) {
+    return InvalidInput("is in a storage of type ", wire::JsonQuote(FirstCharacters(type, 40)),
+                        " and key ", wire::JsonQuote(FirstCharacters(key, 40)),
+                        ", expected integers or floats");
   }
-  return members;
-}
-
-// Points the array at the first of its numbers. offset: of that number in the storage.
-absl::Status PlaceIn(std::string storage, int64_t offset, Array& array) {
-  const int64_t held = std::ssize(storage) / array.type->size;
   EPLB_ASSIGN_OR_RETURN(const int64_t numbers, CountNumbers(array.shape));
+  const int64_t held = std::ssize(data->second) / array.type->size;
+  const int64_t offset = pickle.Item(tensor, 1).integer;
   bool fits = array.shape.size() == array.strides.size() && numbers <= held && offset >= 0;
   int64_t last = offset;
-  for (size_t i = 0; i < array.shape.size() && fits && last < held; ++i) {
+  for (size_t i = 0; i < array.shape.size() && fits; ++i) {
     fits = array.strides[i] >= 0 && (array.shape[i] == 1 || array.strides[i] < held);
     last += (array.shape[i] - 1) * array.strides[i];
   }
@@ -242,38 +238,9 @@ absl::Status PlaceIn(std::string storage, int64_t offset, Array& array) {
     return InvalidInput("has the shape [", absl::StrJoin(array.shape, ", "), "] and the strides [",
                         absl::StrJoin(array.strides, ", "), "] from number ", offset, " of ", held);
   }
-  array.owner = std::make_shared<const std::string>(std::move(storage));
+  array.owner = std::make_shared<const std::string>(std::move(data->second));
   array.data = *array.owner;
   array.data.remove_prefix(static_cast<size_t>(offset * array.type->size));
-  return absl::OkStatus();
-}
-
-// tensor: (storage, offset, shape, strides, ..) with a storage ("storage", type, key, ..), whose
-// bytes are the member data/KEY beside the pickle's.
-absl::StatusOr<Array> ReadArray(std::string_view bytes, const std::string& folder,
-                                const Pickle& pickle, const Value& tensor) {
-  const Value& storage = pickle.Item(tensor, 0);
-  const std::string type(pickle.Item(storage, 1).text);
-  Array array{.type = FindNumberType(&NumberType::torch, type),
-              .shape = pickle.Integers(pickle.Item(tensor, 2)),
-              .strides = pickle.Integers(pickle.Item(tensor, 3))};
-  if (storage.kind != Value::Kind::kStorage || array.type == nullptr) {
-    return InvalidInput("is in a storage of type ", wire::JsonQuote(FirstCharacters(type, 40)),
-                        ", expected integers or floats");
-  }
-  const std::string data =
-      absl::StrCat(folder, "/data/", std::string(pickle.Item(storage, 2).text));
-  const std::string order = folder + "/byteorder";
-  EPLB_ASSIGN_OR_RETURN(
-      std::vector<ZipMember> members,
-      ReadStored(bytes, [&](std::string_view name) { return name == data || name == order; }));
-  std::string* found = nullptr;
-  for (ZipMember& member : members) {
-    if (member.name == data) found = &member.bytes;
-    if (member.name == order && member.bytes != "little") return InMember(order, "is not little");
-  }
-  if (found == nullptr) return InMember(data, "is missing");
-  EPLB_RETURN_IF_ERROR(PlaceIn(std::move(*found), pickle.Item(tensor, 1).integer, array));
   return array;
 }
 
@@ -291,17 +258,19 @@ bool IsTorchFile(std::string_view bytes) {
 
 absl::StatusOr<TorchTensor> ReadTorchTensor(std::string_view bytes, std::string_view key) {
   if (!bytes.starts_with(kZipMagic)) {
-    return InvalidInput(
-        "is a pickle alone or of torch before 1.6, which is not read; save it anew");
+    return InvalidInput("is a pickle or of torch before 1.6, which is not read; save it anew");
   }
-  EPLB_ASSIGN_OR_RETURN(
-      const std::vector<ZipMember> members,
-      ReadStored(bytes, [](std::string_view name) { return name.ends_with(kPickle); }));
-  if (members.size() != 1 || members[0].bytes.size() > kMaxPickleBytes) {
-    return InvalidInput("has ", members.size(), " members data.pkl, expected one of at most ",
-                        kMaxPickleBytes, " bytes");
+  EPLB_ASSIGN_OR_RETURN(ZipMembers members,
+                        ReadZip(bytes, {.max_members = 4096, .stored_only = true}));
+  const auto is_pickle = [](const auto& member) { return member.first.ends_with(kPickle); };
+  const auto pickled = std::ranges::find_if(members, is_pickle);
+  if (std::ranges::count_if(members, is_pickle) != 1 || pickled->second.size() > kMaxPickleBytes) {
+    return InvalidInput("expected one member data.pkl, of at most ", kMaxPickleBytes, " bytes");
   }
-  Pickle pickle(members[0].bytes);
+  const std::string folder = pickled->first.substr(0, pickled->first.size() - kPickle.size());
+  const auto order = members.find(folder + "/byteorder");
+  if (order != members.end() && order->second != "little") return InvalidInput("is big endian");
+  Pickle pickle(pickled->second);
   EPLB_ASSIGN_OR_RETURN(const Value root, pickle.Run());
   const Value* tensor = &root;
   for (size_t i = 0; root.kind == Value::Kind::kDict && i < root.items.size(); i += 2) {
@@ -310,8 +279,7 @@ absl::StatusOr<TorchTensor> ReadTorchTensor(std::string_view bytes, std::string_
   if (tensor->kind != Value::Kind::kTensor) {
     return InvalidInput("is no tensor, and no dictionary with a tensor ", wire::JsonQuote(key));
   }
-  const std::string folder = members[0].name.substr(0, members[0].name.size() - kPickle.size());
-  absl::StatusOr<Array> array = ReadArray(bytes, folder, pickle, *tensor);
+  absl::StatusOr<Array> array = ReadArray(members, folder, pickle, *tensor);
   if (array.ok()) return TorchTensor{*std::move(array), tensor == &root};
   return InvalidInput(tensor == &root ? "the tensor" : std::string(key), " ",
                       array.status().message());

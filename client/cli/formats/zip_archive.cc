@@ -97,22 +97,21 @@ absl::StatusOr<std::string> ReadMember(zip_t* archive, const zip_stat_t& info) {
   return bytes;
 }
 
-}  // namespace
-
 absl::Status InMember(std::string_view name, absl::string_view message) {
   return InvalidInput("member \"", Clipped(name, 80), "\": ", message);
 }
 
-absl::StatusOr<std::vector<ZipMember>> ReadZip(
-    std::string_view bytes, int64_t max_members,
-    const std::function<bool(std::string_view name)>& wanted) {
+}  // namespace
+
+absl::StatusOr<ZipMembers> ReadZip(std::string_view bytes, const ZipLimits& limits) {
   EPLB_RETURN_IF_ERROR(CheckEndRecord(bytes));
   EPLB_ASSIGN_OR_RETURN(const Archive archive, Open(bytes));
   const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
-  if (count < 1 || count > max_members) {
-    return InvalidInput("is a zip archive of ", count, " members, expected 1..", max_members);
+  if (count < 1 || count > limits.max_members) {
+    return InvalidInput("is a zip archive of ", count, " members, expected 1..",
+                        limits.max_members);
   }
-  std::vector<ZipMember> members;
+  ZipMembers members;
   for (zip_int64_t i = 0; i < count; ++i) {
     constexpr zip_uint64_t kNeeded =
         ZIP_STAT_NAME | ZIP_STAT_INDEX | ZIP_STAT_SIZE | ZIP_STAT_COMP_METHOD;
@@ -121,16 +120,14 @@ absl::StatusOr<std::vector<ZipMember>> ReadZip(
         (info.valid & kNeeded) != kNeeded) {
       return InvalidInput("zip member ", i, " is broken");
     }
-    const std::string_view name = info.name;
-    if (!wanted(name)) continue;
-    const bool twice =
-        std::ranges::any_of(members, [&](const ZipMember& other) { return other.name == name; });
-    if (twice) return InMember(name, "is given twice");
+    if (limits.stored_only && info.comp_method != ZIP_CM_STORE) {
+      return InMember(info.name, "is compressed, expected stored bytes");
+    }
     absl::StatusOr<std::string> content = ReadMember(archive.get(), info);
-    if (!content.ok()) return InMember(name, content.status().message());
-    members.push_back({.name = std::string(name),
-                       .bytes = *std::move(content),
-                       .is_stored = info.comp_method == ZIP_CM_STORE});
+    if (!content.ok()) return InMember(info.name, content.status().message());
+    if (!members.emplace(info.name, *std::move(content)).second) {
+      return InMember(info.name, "is given twice");
+    }
   }
   return members;
 }

@@ -5,8 +5,8 @@ namespace eplb {
 namespace {
 
 TEST(SglangFormatTest, SlotsAreReadAndNothingElseIsKnown) {
-  const auto parts =
-      Must(ParseSglangPlacement("f", R"({"physical_to_logical_map":[[0,1,0],[1,1,0]]})"));
+  const auto parts = Must(FindPlacementFormat("sglang")->parse(
+      "f", R"({"physical_to_logical_map":[[0,1,0],[1,1,0]]})"));
   EXPECT_EQ(parts.slots.rows(), 2);
   EXPECT_EQ(parts.slots(1, 0), 1);
   EXPECT_FALSE(parts.ranks.has_value());
@@ -46,7 +46,7 @@ TEST(SglangFormatTest, PlacementsThatAreNoneAreRefused) {
       {"Cube", R"({"physical_to_logical_map":[[[0]]]})", "3 levels of arrays, expected 2"},
   };
   for (const Refused& refused : cases) {
-    ExpectRefusal(refused, ParseSglangPlacement("f", refused.bytes).status());
+    ExpectRefusal(refused, FindPlacementFormat("sglang")->parse("f", refused.bytes).status());
   }
 }
 

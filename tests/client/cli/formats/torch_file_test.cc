@@ -27,22 +27,16 @@ std::string File(const std::string& name) {
 // tensor.pt with another pickle or other numbers, if they are given.
 std::string Tensor(const std::string& pickle, const std::string& numbers = "",
                    const std::string& order = "little") {
-  std::vector<ZipMember> members =
-      *ReadZip(File("tensor.pt"), 64, [](std::string_view) { return true; });
-  for (ZipMember& member : members) {
-    if (member.name.ends_with("data.pkl") && !pickle.empty()) member.bytes = pickle;
-    if (member.name.ends_with("data/0") && !numbers.empty()) member.bytes = numbers;
-    if (member.name.ends_with("byteorder")) member.bytes = order;
-  }
-  return *WriteZip(members);
+  ZipMembers members = *ReadZip(File("tensor.pt"));
+  members["tensor/byteorder"] = order;
+  if (!pickle.empty()) members["tensor/data.pkl"] = pickle;
+  if (!numbers.empty()) members["tensor/data/0"] = numbers;
+  std::vector<ZipMember> all;
+  for (const auto& [name, bytes] : members) all.push_back({name, bytes});
+  return *WriteZip(all);
 }
 
-std::string PickleOfTensor() {
-  return ReadZip(File("tensor.pt"), 64,
-                 [](std::string_view name) { return name.ends_with("data.pkl"); })
-      ->front()
-      .bytes;
-}
+std::string PickleOfTensor() { return Must(ReadZip(File("tensor.pt")))["tensor/data.pkl"]; }
 
 TEST(TorchFileTest, ATensorAloneIsReadWithItsStrides) {
   const std::string bytes = File("tensor.pt");
@@ -74,14 +68,14 @@ TEST(TorchFileTest, FilesThatAreNoneOrHoldAnythingElseAreRefused) {
       6);
   const auto begins = [](const std::string& opcodes) { return Tensor("\x80\2" + opcodes); };
   const Refused cases[] = {
-      {"Pickle", "\x80\2]q", "is a pickle alone or of torch before 1.6"},
+      {"Pickle", "\x80\2]q", "is a pickle or of torch before 1.6"},
       {"CutInHalf", good.substr(0, good.size() / 2), "no whole zip archive"},
       {"CutInEnd", good.substr(0, good.size() - 4), "cut off"},
       {"Zip64Members", Patched(good, "PK\6\6", 32, uint64_t{1} << 40, 8), "in zip64"},
       {"Zip64Elsewhere", Patched(good, "PK\6\7", 8, 0, 8), "in zip64"},
       {"Compressed", File("compressed.pt"), "is compressed"},
-      {"BigEndian", Tensor("", "", "big"), "byteorder\": is not little"},
-      {"NoData", Tensor(With(pickle, zero, With(zero, "0", "1"))), "data/1\": is missing"},
+      {"BigEndian", Tensor("", "", "big"), "is big endian"},
+      {"NoData", Tensor(With(pickle, zero, With(zero, "0", "1"))), "and key \"1\""},
       {"Protocol", Tensor("\x80\4N."), "is not of protocol 2"},
       {"Opcode", begins("\x8c\1a."), "has the opcode 0x8c; "},
       {"Class", begins("cos\nsystem\n."), "names os.system; "},
@@ -93,7 +87,6 @@ TEST(TorchFileTest, FilesThatAreNoneOrHoldAnythingElseAreRefused) {
       {"NoMark", begins("t."), "has no mark"},
       {"BelowMark", begins("K\1(\x85t."), "takes values that are not there"},
       {"NoMemo", begins("h\1."), "refers to a value that is not there"},
-      {"LongInteger", begins(std::string("\x8a\x09") + "123456789."), "above 64 bits"},
       {"AppendToNone", begins("NK\1a."), "no list or dictionary"},
       {"OddItems", begins("}(K\1u."), "no list or dictionary"},
       {"Call", begins("K\1)R."), "makes another object"},
@@ -102,7 +95,8 @@ TEST(TorchFileTest, FilesThatAreNoneOrHoldAnythingElseAreRefused) {
       {"List", begins("]q" + std::string(1, '\0') + "h" + std::string(1, '\0') + "a."),
        "is no tensor, and no dictionary with a tensor \"logical_count\""},
       {"OtherKey", begins("}" + With(zero, "0", "a") + "K\1s."), "is no tensor"},
-      {"LargePickle", Tensor(std::string((1 << 20) + 1, 'N')), "expected one of at most 1048576"},
+      {"LargePickle", Tensor(std::string((1 << 20) + 1, 'N')),
+       "one member data.pkl, of at most 1048576"},
       {"Type", Tensor(With(pickle, "LongStorage", "BoolStorage")), "type \"BoolStorage\""},
       {"NoStorage", Tensor(With(pickle, "Q", "")), "storage of type \"LongStorage\""},
       {"SizeZero", Tensor(With(pickle, shape, With(shape, "K\3", std::string("K\0", 2)))),
