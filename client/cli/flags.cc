@@ -164,8 +164,8 @@ void AddLoadReading(Flags& flags, LoadReading& reading) {
                  "Layers to read, such as 3-60 or 1,3,5 [all]");
   flags.With("--first-layer").Check(&CheckNotNegative);
   AddInteger(flags, "--experts", "E", reading.experts,
-             "Number of experts, for a file of single choices: router traces of Megatron, or a .pt "
-             "of a tensor [tokens, layers, top-k]");
+             "Number of experts, for files of single choices: router traces of Megatron, or .pt of "
+             "a tensor [tokens, layers, top-k]");
 }
 
 void AddLayerChoice(Flags& flags, LayerChoice& choice, const std::string& first_help,

@@ -25,7 +25,8 @@ constexpr size_t kMaxPickleBytes = size_t{1} << 20;
 constexpr std::string_view kTensorMaker = "_rebuild_tensor_v2";
 constexpr std::string_view kOrderedDict = "OrderedDict";
 
-// A value of a pickle. Values refer to each other by index, because one may hold itself.
+// A value of a pickle. Values refer to each other by index, because one may hold itself, and so
+// that no depth of them takes a stack.
 struct Value {
   enum class Kind { kOther, kInteger, kText, kClass, kTuple, kList, kDict, kStorage, kTensor };
   Kind kind = Kind::kOther;
@@ -55,8 +56,8 @@ class Pickle {
     const Value& result = at(Pop());
     if (error_.empty()) return result;
     return InvalidInput("its data.pkl ", error_,
-                        "; tensors, dictionaries, lists, text and numbers are read, more of them "
-                        "by `python -m eplb.convert`");
+                        "; tensors, dictionaries, lists, text and numbers are read, and more by "
+                        "`python -m eplb.convert`");
   }
 
   const Value& at(size_t index) const { return values_[index]; }
@@ -87,11 +88,11 @@ class Pickle {
   // The opcodes of Python's Lib/pickletools.py that torch.save writes for such values.
   static const Opcode* FindOpcode(char code) {
     static constexpr Opcode kOpcodes[] = {
-        {'N', [](Pickle& p) { p.Push({}); }},                            // Python's None
-        {'\x88', [](Pickle& p) { p.Push({}); }},                         // True
-        {'\x89', [](Pickle& p) { p.Push({}); }},                         // False
-        {'G', [](Pickle& p) { p.Take(8), p.Push({}); }},                 // float
-        {'\x8a', [](Pickle& p) { p.Take(p.TakeSize(1)), p.Push({}); }},  // integer above 32 bits
+        {'N', [](Pickle& p) { p.Push({}); }},                // Python's None
+        {'\x88', [](Pickle& p) { p.Push({}); }},             // True
+        {'\x89', [](Pickle& p) { p.Push({}); }},             // False
+        {'G', [](Pickle& p) { p.Skip(8); }},                 // float
+        {'\x8a', [](Pickle& p) { p.Skip(p.TakeSize(1)); }},  // integer above 32 bits
         {'K', [](Pickle& p) { p.PushInteger(p.TakeSize(1)); }},
         {'M', [](Pickle& p) { p.PushInteger(p.TakeSize(2)); }},
         {'J', [](Pickle& p) { p.PushInteger(static_cast<int32_t>(p.TakeSize(4))); }},
@@ -130,6 +131,10 @@ class Pickle {
     return taken;
   }
   size_t TakeSize(size_t bytes) { return LittleEndian(Take(bytes)); }
+  void Skip(size_t size) {
+    (void)Take(size);
+    Push({});
+  }
   std::string_view TakeLine() {
     const std::string_view line = Take(std::min(rest_.find('\n'), rest_.size()));
     (void)Take(1);
@@ -158,15 +163,20 @@ class Pickle {
     Push({.kind = Kind::kClass, .text = name});
   }
 
+  // The newest values, at most down to the newest mark.
   Items PopItems(size_t count) {
-    if (stack_.size() < count + (marks_.empty() ? 0 : marks_.back()))
-      return Fail("takes values that are not there"), Items(count);
+    const size_t first = marks_.empty() ? 0 : marks_.back();
+    if (stack_.size() < first + count) Fail("takes values that are not there");
+    if (!error_.empty()) return Items(count);
     const Items items(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
     stack_.resize(stack_.size() - count);
     return items;
   }
   Items PopToMark() {
-    if (marks_.empty()) return Fail("has no mark"), Items();
+    if (marks_.empty()) {
+      Fail("has no mark");
+      return {};
+    }
     const size_t count = stack_.size() - marks_.back();
     marks_.pop_back();
     return PopItems(count);
@@ -227,20 +237,22 @@ absl::StatusOr<Array> ReadArray(ZipMembers& members, const std::string& folder,
   }
   EPLB_ASSIGN_OR_RETURN(const int64_t numbers, CountNumbers(array.shape));
   const int64_t held = std::ssize(data->second) / array.type->size;
-  const int64_t offset = pickle.Item(tensor, 1).integer;
-  bool fits = array.shape.size() == array.strides.size() && numbers <= held && offset >= 0;
-  int64_t last = offset;
+  const Value& offset = pickle.Item(tensor, 1);
+  bool fits = offset.kind == Value::Kind::kInteger && offset.integer >= 0 && numbers <= held &&
+              array.shape.size() == array.strides.size();
+  int64_t last = offset.integer;
   for (size_t i = 0; i < array.shape.size() && fits; ++i) {
     fits = array.strides[i] >= 0 && (array.shape[i] == 1 || array.strides[i] < held);
     last += (array.shape[i] - 1) * array.strides[i];
   }
   if (!fits || last >= held) {
     return InvalidInput("has the shape [", absl::StrJoin(array.shape, ", "), "] and the strides [",
-                        absl::StrJoin(array.strides, ", "), "] from number ", offset, " of ", held);
+                        absl::StrJoin(array.strides, ", "), "] from number ", offset.integer,
+                        " of ", held);
   }
   array.owner = std::make_shared<const std::string>(std::move(data->second));
   array.data = *array.owner;
-  array.data.remove_prefix(static_cast<size_t>(offset * array.type->size));
+  array.data.remove_prefix(static_cast<size_t>(offset.integer * array.type->size));
   return array;
 }
 
