@@ -151,8 +151,9 @@ absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
 }
 
 absl::StatusOr<PlacementParts> ParseDeepSeek(const std::string& path, std::string_view bytes) {
-  if (bytes.starts_with(kNpyMagic))
+  if (bytes.starts_with(kNpyMagic)) {
     return PartsFromSlots(IndexTableFromArray(ParseNpy(bytes), "", 2));
+  }
   if (bytes.starts_with(kZipMagic)) return FromNpz(bytes);
   const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
   if (bytes.substr(start).starts_with('{')) return FromJson(bytes);

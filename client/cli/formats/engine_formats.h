@@ -94,7 +94,8 @@ bool IsTrtllmStatistics(const std::string& path);
 // count, a sum above 2^63-1.
 absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path);
 
-// Returns the ranks N of the files PREFIX N SUFFIX in a directory. errors: InvalidArgument.
+// Returns the ranks of the files in a directory whose names are a prefix, a rank and a suffix.
+// errors: InvalidArgument.
 absl::StatusOr<std::set<int32_t>> RanksOfFiles(const std::string& directory, const char* prefix,
                                                const char* suffix);
 

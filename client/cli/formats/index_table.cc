@@ -72,8 +72,10 @@ absl::StatusOr<IndexTable> IndexTableFromArray(const absl::StatusOr<Array>& arra
                                                std::string_view name, size_t dimensions) {
   if (!array.ok()) return InvalidInput(Named(name), array.status().message());
   if (array->type->integer == nullptr) {
-    return InvalidInput(Named(name), "has the dtype ", std::string(array->type->numpy),
-                        ", expected little-endian integers, int8..int64 or uint8..uint64");
+    return InvalidInput(
+        Named(name), "has the dtype ",
+        std::string(array->type->numpy.empty() ? array->type->torch : array->type->numpy),
+        ", expected little-endian integers, int8..int64 or uint8..uint64");
   }
   if (array->shape.size() != dimensions) {
     return InvalidInput(Named(name), "has ", array->shape.size(), " dimensions, expected ",

@@ -14,6 +14,10 @@
 namespace eplb {
 namespace {
 
+// Bytes of an unpacked member. Deflate shrinks zeros a thousand times, so the claim is checked
+// before memory is taken, and the memory grows with the bytes that are really there.
+constexpr int64_t kMaxMemberBytes = int64_t{1} << 28;
+
 struct Discard {
   void operator()(zip_t* archive) const { zip_discard(archive); }
 };

@@ -12,9 +12,6 @@
 namespace eplb {
 
 inline constexpr std::string_view kZipMagic = "PK\x03\x04";
-// Bytes of an unpacked member. Deflate shrinks zeros a thousand times, so the claim is checked
-// before memory is taken, and the memory grows with the bytes that are really there.
-inline constexpr int64_t kMaxMemberBytes = int64_t{1} << 28;
 
 struct ZipLimits {
   int64_t max_members = 64;
