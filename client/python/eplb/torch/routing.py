@@ -133,7 +133,8 @@ def turn_by_shape(output: Any, columns: SlotColumns, num_tokens: Optional[int] =
             parts = list(output)
             for place, each in zip(places, turned):
                 parts[place] = each
-            return type(output)(*parts) if hasattr(output, "_fields") else type(output)(parts)
+            # Only named tuples have _make; dynamo of torch 2.11 gives torch.return_types, which take one sequence, _fields as well.
+            return type(output)(*parts) if hasattr(output, "_make") else type(output)(parts)
     raise FailedPrecondition(
         f"router {columns.name} gave {_described(output)}; the shapes do not tell which of them is by expert (there are "
         f"{columns.num_experts}): give attach a `turn`, (output, columns) -> the output by slots, that calls "
