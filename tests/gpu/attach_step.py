@@ -229,8 +229,8 @@ def syncs(found, kind):
             yield
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    found.setdefault(kind, []).append(collections.Counter(
-        f"{pathlib.Path(each.filename).name}:{each.lineno}" for each in caught if "called a synchronizing" in str(each.message)))
+    waits = [each for each in caught if "called a synchronizing" in str(each.message)]
+    found.setdefault(kind, []).append(collections.Counter(f"{pathlib.Path(each.filename).name}:{each.lineno}" for each in waits))
 
 
 def described(found):
@@ -246,7 +246,7 @@ def median(values, scale=1e3):
 # ---- cases ----
 
 def compare(case, endpoint, figures):
-    """Trains without EPLB and with it, step by step in turn. The first half counts waits for the device, the second is timed."""
+    """Trains without EPLB and with it, step by step in turn; counts waits for the device in the first half, times the second."""
     plain, moved = Trainer(case), Trainer(case)
     began = time.perf_counter()
     moved.attach(endpoint)
