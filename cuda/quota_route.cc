@@ -62,12 +62,6 @@ absl::Status CheckQuotaRouteArgs(const QuotaRouteArgs& args) {
                         " tokens needs first_slot, replica_slot, own, slots and beyond, one of "
                         "them is null");
   }
-  if (args.num_slots < 1 ||
-      ChooseQuotaRouteGrid(args.choices.num_experts, args.num_slots).warps == 0) {
-    return InvalidInput("route by quota over ", args.choices.num_experts, " experts in ",
-                        args.num_slots, " slots, expected 1 slot or more, and as many as ",
-                        kMaxSharedBytes, " bytes of shared memory hold");
-  }
   return absl::OkStatus();
 }
 

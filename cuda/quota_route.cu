@@ -221,6 +221,11 @@ absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {
   }
   const ChoiceGrid choices = GridOfChoices(args.choices);
   const QuotaRouteGrid grid = ChooseQuotaRouteGrid(args.choices.num_experts, args.num_slots);
+  if (args.num_slots < 1 || grid.warps == 0) {
+    return InvalidInput("route by quota over ", args.choices.num_experts, " experts in ",
+                        args.num_slots, " slots, expected 1 slot or more, and as many as ",
+                        kMaxSharedBytes, " bytes of shared memory hold");
+  }
   const bool is_int32 = args.choices.id_type == ExpertIdType::kInt32;
   return LaunchInTurn("launch of the kernel that routes by quota",
                       is_int32 ? &QuotaRouteKernel<int32_t> : &QuotaRouteKernel<int64_t>,

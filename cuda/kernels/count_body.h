@@ -150,7 +150,7 @@ EPLB_HOST_DEVICE inline IdQuad<ExpertId> LoadQuad(const CountArgs& args, uint32_
 }
 
 struct QuadStart {
-  uint32_t token = 0;  // of the first choice
+  uint32_t token = 0;  // token of the first choice
   uint32_t next = 0;   // distance to the first choice of the next token
 };
 

@@ -171,7 +171,7 @@ template <class ExpertId>
 struct RouteBatch {
   DeviceMemory ids, slots, counters, chunk_counts, beyond;
   CountArgs choices;
-  std::vector<int64_t> counts;  // of each expert
+  std::vector<int64_t> counts;  // choices of each expert
 };
 
 template <class ExpertId>
