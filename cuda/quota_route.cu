@@ -24,10 +24,7 @@ class QuotaTable {
         slots_(reinterpret_cast<int16_t*>(counters_ +
                                           NumBins(args.choices) * (blockDim.x / Warp::kWidth))) {}
 
-  __device__ CandidateList ListOf(int32_t expert) const {
-    const uint32_t list = lists_[expert];
-    return {static_cast<int32_t>(list & 0xffff), static_cast<int32_t>(list >> 16)};
-  }
+  __device__ CandidateList ListOf(int32_t expert) const { return UnpackList(lists_[expert]); }
   __device__ const uint32_t* limits() const { return limits_; }
   // [NumBins], the counters of a warp.
   __device__ uint32_t* CountersOf(const CountArgs& choices, int32_t warp) const {
@@ -46,8 +43,7 @@ class QuotaTable {
     const int32_t num_experts = args.choices.num_experts;
     for (int32_t expert = threadIdx.x; expert < num_experts; expert += blockDim.x) {
       const int32_t first = args.first_slot[expert];
-      const int32_t count = args.first_slot[expert + 1] - first;
-      lists_[expert] = static_cast<uint32_t>(first) | static_cast<uint32_t>(count) << 16;
+      lists_[expert] = PackList({first, args.first_slot[expert + 1] - first});
     }
     const int32_t num_listed = args.first_slot[num_experts];
     for (int32_t i = threadIdx.x; i < num_listed; i += blockDim.x) {
@@ -97,7 +93,7 @@ class QuotaTable {
     }
   }
 
-  uint32_t* lists_;     // [num_experts], first | count << 16
+  uint32_t* lists_;     // [num_experts], see PackList
   uint32_t* limits_;    // [num_slots], see AddUpQuotas
   uint32_t* begin_;     // [num_experts], choices before those of this round of the block
   uint32_t* counters_;  // [warps, NumBins]

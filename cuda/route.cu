@@ -18,25 +18,21 @@ class PackedTable {
   __device__ void Load(const RouteArgs& args) const {
     const TableInMemory table(args);
     for (int32_t bin = threadIdx.x; bin < NumBins(args.choices); bin += blockDim.x) {
-      const CandidateList list = table.ListOf(bin);
-      lists_[bin] = static_cast<uint32_t>(list.first) | static_cast<uint32_t>(list.count) << 16;
+      lists_[bin] = PackList(table.ListOf(bin));
     }
     for (int32_t place = threadIdx.x; place <= args.table.num_slots; place += blockDim.x) {
       slots_[place] = static_cast<int16_t>(table.SlotAt(place));
     }
   }
 
-  __device__ CandidateList ListOf(int32_t bin) const {
-    const uint32_t list = lists_[bin];
-    return {static_cast<int32_t>(list & 0xffff), static_cast<int32_t>(list >> 16)};
-  }
+  __device__ CandidateList ListOf(int32_t bin) const { return UnpackList(lists_[bin]); }
   __device__ int32_t SlotAt(int32_t place) const { return slots_[place]; }
   __device__ int32_t CandidateOf(const CandidateList& list, uint32_t draw) const {
     return EqualCandidate(list, draw);
   }
 
  private:
-  uint32_t* lists_;  // [NumBins], first | count << 16
+  uint32_t* lists_;  // [NumBins], see PackList
   int16_t* slots_;   // [num_slots + 1]
 };
 
