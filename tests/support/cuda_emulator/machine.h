@@ -11,7 +11,8 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // default of a block on every device
+inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // of a block on every device
+inline constexpr size_t kMostSharedBytes = size_t{99} * 1024;  // if the kernel's attribute asks
 inline constexpr int kWarpLanes = 32;
 
 struct LaunchShape {
@@ -22,6 +23,7 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes;
   cudaStream_t stream;
+  size_t most_shared_bytes = kSharedBytes;
 };
 
 // Returns why CUDA would not launch the shape; "" if it would.
@@ -48,7 +50,12 @@ enum class WarpOperation : uint8_t {
   kSync,
   kShuffleDown,
   kShuffleXor,
-  kMatch,  // gives the lanes with this lane's value
+  kShuffle,
+  kMatch,   // gives the lanes with this lane's value
+  kBallot,  // gives the lanes whose value is not 0
+  kReduceAdd,
+  kReduceMax,  // of signed numbers
+  kReduceOr,
 };
 struct WarpCall {
   WarpOperation operation = WarpOperation::kNone;
