@@ -32,12 +32,12 @@ void RouteAllByQuota(const QuotaRouteArgs& args) {
     slots[index] = kNoSlot;
     if (bin >= choices.num_experts) continue;
     const CandidateList list = list_of(bin);
-    const int32_t found = IndexOfPlace(list, limits.data(), next[static_cast<size_t>(bin)]++);
-    if (found < list.first + list.count) {
-      slots[index] = args.replica_slot[found];
-    } else {
+    int32_t found = IndexOfPlace(list, limits.data(), next[static_cast<size_t>(bin)]++);
+    if (found == list.first + list.count) {
       ++*args.beyond;
+      found = DrawnIndex(list, args.first_token + TokenOfChoice(divider, index), bin);
     }
+    slots[index] = args.replica_slot[found];
   }
 }
 

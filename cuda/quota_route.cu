@@ -130,8 +130,20 @@ __device__ void Load(const CountArgs& choices, const Chunk& left, Hand<ExpertId>
   }
 }
 
+// Returns the lanes with this lane's bin, by a vote on each of its bits.
+__device__ uint32_t LanesOfBin(int32_t bin, int32_t num_bins) {
+  uint32_t same = Warp::kAll;
+#pragma unroll 3
+  for (int32_t bit = 1; bit < num_bins; bit *= 2) {
+    const bool is_set = (bin & bit) != 0;
+    const uint32_t set = Warp::Ballot(is_set);
+    same &= is_set ? set : ~set;
+  }
+  return same;
+}
+
 // Counts the choices of a warp by bin.
-template <class ExpertId>
+template <bool kVotes, class ExpertId>
 __device__ void Count(const CountArgs& choices, const TokenDivider& divider, uint32_t* counters,
                       Hand<ExpertId>& hand) {
   for (int32_t bin = Warp::lane(); bin < NumBins(choices); bin += Warp::kWidth) counters[bin] = 0;
@@ -143,7 +155,7 @@ __device__ void Count(const CountArgs& choices, const TokenDivider& divider, uin
     const int32_t bin = hand.Has(round)
                             ? BinOfChoice(choices, divider, hand.IndexOf(round), hand.ids[round])
                             : NoBin(choices);
-    const uint32_t same = Warp::Match(bin);
+    const uint32_t same = kVotes ? LanesOfBin(bin, NumBins(choices)) : Warp::Match(bin);
     const auto rank = static_cast<uint32_t>(__popc(same & lower_lanes));
     const uint32_t before = counters[bin];
     Warp::Sync();
@@ -156,8 +168,9 @@ __device__ void Count(const CountArgs& choices, const TokenDivider& divider, uin
 
 // counters: the choices of each bin before the warp's.
 template <class ExpertId>
-__device__ void WriteSlots(const QuotaRouteArgs& args, const QuotaTable& table,
-                           const uint32_t* counters, const Hand<ExpertId>& hand) {
+__device__ void WriteSlots(const QuotaRouteArgs& args, const TokenDivider& divider,
+                           const QuotaTable& table, const uint32_t* counters,
+                           const Hand<ExpertId>& hand) {
   auto* const slots = static_cast<ExpertId*>(args.slots);
 #pragma unroll
   for (int32_t round = 0; round < kRounds; ++round) {
@@ -167,19 +180,20 @@ __device__ void WriteSlots(const QuotaRouteArgs& args, const QuotaTable& table,
     if (bin < args.choices.num_experts) {
       const CandidateList list = table.ListOf(bin);
       const uint32_t place = counters[bin] + hand.places[round];
-      const int32_t index = IndexOfPlace(list, table.limits(), place);
-      if (index < list.first + list.count) {
-        slot = table.SlotAt(index);
-      } else {
-        Warp::AddTo(*args.beyond, 1);
+      int32_t found = IndexOfPlace(list, table.limits(), place);
+      if (found == list.first + list.count) {
+        Warp::AddTo(*args.beyond, int64_t{1});
+        found =
+            DrawnIndex(list, args.first_token + TokenOfChoice(divider, hand.IndexOf(round)), bin);
       }
+      slot = table.SlotAt(found);
     }
     slots[hand.IndexOf(round)] = slot;
   }
 }
 
 // A block routes a chunk, as many choices at a time as its threads hold.
-template <class ExpertId>
+template <class ExpertId, bool kVotes>
 __global__ void __launch_bounds__(kMaxChoiceThreads)
     QuotaRouteKernel(QuotaRouteArgs args, ChoiceGrid grid, TokenDivider divider) {
   extern __shared__ uint32_t shared[];
@@ -196,11 +210,11 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   __syncthreads();
   table.AddUp(choices.num_experts);
   while (left.begin < left.end) {
-    Count(choices, divider, counters, hand);
+    Count<kVotes>(choices, divider, counters, hand);
     __syncthreads();
     table.AddUpWarps(choices);
     __syncthreads();
-    WriteSlots(args, table, counters, hand);
+    WriteSlots(args, divider, table, counters, hand);
     left.begin += kRounds * blockDim.x;
     Load(choices, left, hand);
     __syncthreads();
@@ -224,13 +238,17 @@ absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {
   }
   const bool is_int32 = args.choices.id_type == ExpertIdType::kInt32;
   return LaunchInTurn("launch of the kernel that routes by quota",
-                      is_int32 ? &QuotaRouteKernel<int32_t> : &QuotaRouteKernel<int64_t>,
+                      quota_by_votes ? is_int32 ? &QuotaRouteKernel<int32_t, true>
+                                                : &QuotaRouteKernel<int64_t, true>
+                      : is_int32 ? &QuotaRouteKernel<int32_t, false>
+                                     : &QuotaRouteKernel<int64_t, false>,
                       {choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes}, stream, args,
                       choices, MakeTokenDivider(args.choices.top_k));
 }
 
 absl::Status LoadQuotaRouteKernels() {
-  return LoadKernels(&QuotaRouteKernel<int32_t>, &QuotaRouteKernel<int64_t>);
+  return LoadKernels(&QuotaRouteKernel<int32_t, true>, &QuotaRouteKernel<int64_t, true>,
+                     &QuotaRouteKernel<int32_t, false>, &QuotaRouteKernel<int64_t, false>);
 }
 
 }  // namespace eplb::cuda

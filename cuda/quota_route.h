@@ -14,6 +14,8 @@
 
 namespace eplb::cuda {
 
+inline bool quota_by_votes = true;  // candidate of a bench
+
 // Grid of LaunchQuotaRoute: a block for each chunk of choices.
 struct QuotaRouteGrid {
   int32_t warps = 0;  // in a block; 0 if shared memory does not hold the tables
@@ -27,9 +29,9 @@ absl::Status CheckQuotaRouteArgs(const QuotaRouteArgs& args);
 
 // Writes the slots on the CPU, with the body that the GPU runs: an expert's choices, in the order
 // of token and of choice, fill its slots in the order of replica rank up to their own quotas.
-// kNoSlot for padding, for ids outside 0..num_experts-1, and beyond the quotas. Needs no
-// chunk_counts. errors: as CheckQuotaRouteArgs. cost: O(num_tokens * top_k * replicas). threads:
-// none; the arrays are the caller's.
+// kNoSlot for padding and for ids outside 0..num_experts-1; beyond the quotas a slot that the token
+// draws, as RouteOnHost does. Needs no chunk_counts. errors: as CheckQuotaRouteArgs. cost:
+// O(num_tokens * top_k * replicas). threads: none; the arrays are the caller's.
 absl::Status QuotaRouteOnHost(const QuotaRouteArgs& args);
 
 #ifdef EPLB_WITH_CUDA

@@ -303,11 +303,12 @@ absl::StatusOr<Targets> MeasureQuotaRoute(int64_t num_tokens, cudaStream_t strea
       DeviceTime([&](cudaStream_t s) { return LaunchQuotaRoute(args, s); }, kRepetitions, stream));
   EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(both, stream));
   absl::PrintF(
-      "{\"bench\": \"quota_route\", \"overlap\": %d, \"chunks\": %d, \"tokens\": %d, \"top_k\": "
+      "{\"bench\": \"quota_route\", \"votes\": %d, \"overlap\": %d, \"chunks\": %d, \"tokens\": "
+      "%d, \"top_k\": "
       "%d, \"id_bytes\": %d, \"quota_route_us\": %.2f, \"count_and_quota_route_us\": %.2f, "
       "\"latency_us\": %.2f}\n",
-      launches_overlap, kMaxChunks, num_tokens, kTopK, sizeof(ExpertId), route_us, both_us,
-      latency_us);
+      quota_by_votes, launches_overlap, kMaxChunks, num_tokens, kTopK, sizeof(ExpertId), route_us,
+      both_us, latency_us);
   return bench::QuotaRouteTargets(num_tokens, kTopK, sizeof(ExpertId), both_us);
 }
 
@@ -411,8 +412,11 @@ absl::Status MeasureRoutes(cudaStream_t stream, Targets& all) {
       EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int32_t>(num_tokens, percent, stream), all));
       EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int64_t>(num_tokens, percent, stream), all));
     }
-    EPLB_RETURN_IF_ERROR(Add(MeasureQuotaRoute<int32_t>(num_tokens, stream), all));
-    EPLB_RETURN_IF_ERROR(Add(MeasureQuotaRoute<int64_t>(num_tokens, stream), all));
+    for (const bool votes : {false, true}) {
+      quota_by_votes = votes;
+      EPLB_RETURN_IF_ERROR(Add(MeasureQuotaRoute<int32_t>(num_tokens, stream), all));
+      EPLB_RETURN_IF_ERROR(Add(MeasureQuotaRoute<int64_t>(num_tokens, stream), all));
+    }
   }
   return absl::OkStatus();
 }
