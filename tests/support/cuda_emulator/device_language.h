@@ -133,7 +133,7 @@ unsigned __match_any_sync(unsigned mask, T value) {
 // ---- programmatic launches: kernels of a stream run one after the other ----
 
 inline void cudaTriggerProgrammaticLaunchCompletion() {}
-inline void cudaGridDependencySynchronize() {}
+inline void cudaGridDependencySynchronize() { ::eplb::cuda_emulator::TakeTurn(); }
 
 namespace eplb::cuda_emulator {
 

@@ -42,13 +42,19 @@ class Launcher {
 
 }  // namespace eplb::cuda_emulator
 
-// Kernels of a stream never overlap here, so the attributes change nothing.
+// Kernels of a stream never overlap here, but one that may must wait for the kernel before it.
 template <class... Parameters>
 cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
-                               const std::type_identity_t<Parameters>&... arguments) {
-  const eplb::cuda_emulator::LaunchShape shape(config->gridDim, config->blockDim,
-                                               config->dynamicSmemBytes, config->stream);
-  eplb::cuda_emulator::Launcher("kernel", kernel, shape)(arguments...);
+                               std::type_identity_t<Parameters>... arguments) {
+  eplb::cuda_emulator::LaunchShape shape(config->gridDim, config->blockDim,
+                                         config->dynamicSmemBytes, config->stream);
+  shape.most_shared_bytes =
+      eplb::cuda_emulator::MostSharedBytes(reinterpret_cast<void (*)()>(kernel));
+  eplb::cuda_emulator::Launch("kernel", shape,
+                              [kernel, arguments..., may_overlap = config->numAttrs > 0] {
+                                kernel(arguments...);
+                                if (may_overlap) eplb::cuda_emulator::CheckTurn();
+                              });
   return cudaGetLastError();
 }
 

@@ -11,7 +11,7 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // of a block on every device
+inline constexpr size_t kSharedBytes = size_t{48} * 1024;      // of a block on every device
 inline constexpr size_t kMostSharedBytes = size_t{99} * 1024;  // if the kernel's attribute asks
 inline constexpr int kWarpLanes = 32;
 
@@ -73,6 +73,10 @@ struct BarrierPlace {
   int line = 0;
 };
 void WaitForBlock(const BarrierPlace& where);
+
+// A thread of a kernel that may overlap the kernel before it waits for that one before it ends.
+void TakeTurn();
+void CheckTurn();
 
 // Lets another thread run, at times.
 void MayYield();
