@@ -24,7 +24,7 @@ struct QuotaRouteArgs {
   // [num_tokens, top_k] of choices.id_type; may be expert_ids itself, else apart from it.
   void* slots = nullptr;
   int64_t* beyond = nullptr;  // [1], choices beyond their expert's quotas are added to it
-  int64_t first_token = 0;    // as RouteArgs::first_token, for the draws of these choices
+  int64_t first_token = 0;    // number of token 0 for the draws of these, see RouteArgs
 };
 static_assert(std::is_trivially_copyable_v<QuotaRouteArgs>);
 
