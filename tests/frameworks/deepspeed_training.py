@@ -188,7 +188,7 @@ CUT = {"world": 4, "experts": 6, "layers": 3, "cuts": True, **BF16}
 SUMS_IN_FP32 = {"data_types": {"grad_accum_dtype": "fp32"}}
 
 ROWS = (
-    row("push", "EP2 bf16 ZeRO-2", zero=2, **BF16),
+    row("push", "EP2 bf16 ZeRO-2", zero=2, steps=40, **BF16),
     row("top1", "EP2 fp32 top-1", moe={"k": 1}),
     row("top2", "EP2 fp32 top-2, foreach", foreach=True),
     row("dropped", "EP2 fp32 top-1, dropped tokens", moe={"k": 1, "drop_tokens": True, "capacity_factor": 3.0}),

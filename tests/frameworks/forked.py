@@ -31,10 +31,14 @@ def give_time(num_switches):
     time.sleep(0.01 if num_switches >= SWITCHES else 0.1 if num_switches else 0.3)
 
 
+def is_moved(attached):
+    slots = attached.client.placement.physical_to_logical_map
+    return (slots != np.arange(slots.shape[1])).any()
+
+
 def refuses(attached, calls):
     """returns: True if experts are moved, and each of the calls, which would take them by slot, was refused."""
-    slots = attached.client.placement.physical_to_logical_map
-    if (slots == np.arange(slots.shape[1])).all():
+    if not is_moved(attached):
         return False
     for call in calls:
         try:
@@ -62,7 +66,7 @@ def train(rank, training_of, row, directory, name, endpoint):
     """One rank of one training. returns: its result."""
     os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(row["world"]))
     dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=row["world"])
-    training = training_of({**row, "directory": f"{directory}/{name}.files"})
+    training = training_of({**row, "directory": f"{directory}/{name.partition('-')[0]}.files"})
     if endpoint is not None:
         training.attach(endpoint, name)
     training.run(row["steps"])
@@ -75,13 +79,16 @@ def train(rank, training_of, row, directory, name, endpoint):
 
 class RowTest(ranks.RankTest):
     def equal(self, training_of, row):
-        """Losses, parameters, buffers and optimizer state are equal to the bit, and experts moved SWITCHES times."""
-        off = self.succeed(row["world"], train, training_of, row, self.directory, "off", None, seconds=SECONDS)
+        """Losses, parameters, buffers and optimizer state are equal to the bit, and experts moved SWITCHES times. So it is when
+        other numbers of ranks go on from the checkpoint of each training, where one switch suffices."""
         endpoint = f"127.0.0.1:{self.start_daemon(row.get('daemon', '')).grpc_port}"
-        on = self.succeed(row["world"], train, training_of, row, self.directory, "on", endpoint, seconds=SECONDS)
-        print(f"{row['name']}: {[each['switches'] for each in on]} {len(compare.merged(on))} tensors", file=sys.stderr)
-        self.assertEqual(compare.difference(off, on), "")
-        self.assertGreaterEqual(min(len(each["switches"]) for each in on), SWITCHES)
+        for resumed in ({}, *row.get("resumes", ())):
+            here = {**row, **resumed, "is_resumed": bool(resumed)}
+            off, on = (self.succeed(here["world"], train, training_of, here, self.directory, f"{name}-{here['world']}", given, seconds=SECONDS)
+                       for name, given in (("off", None), ("on", endpoint)))
+            print(f"{row['name']}: {[each['switches'] for each in on]} {len(compare.merged(on))} tensors", file=sys.stderr)
+            self.assertEqual(compare.difference(off, on), "")
+            self.assertGreaterEqual(min(len(each["switches"]) for each in on), 1 if resumed else SWITCHES)
 
 
 def tests_of(training_of, rows):

@@ -257,7 +257,7 @@ BIAS = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias":
         "moe_shared_expert_intermediate_size": 96, "moe_router_load_balancing_type": "none", "moe_aux_loss_coeff": 0.0}
 
 ROWS = (
-    _row("push", "EP2 SequentialMLP, by the lines of the page", is_page=True),
+    _row("push", "EP2 SequentialMLP, by the lines of the page", steps=40, is_page=True),
     _row("allgather", "EP2, dispatcher allgather, GLU, linear biases, check_batch", is_checked=True, config={
         "moe_token_dispatcher_type": "allgather", "gated_linear_unit": True, "add_bias_linear": True}),
     _row("fp32", "EP2 fp32, distributed optimizer", dtype="float32", is_distributed=True),

@@ -50,14 +50,14 @@ SAVED, LOADED = 24, 30  # steps at which a checkpoint is written, and read again
 BACKEND = "partial_dtensor"  # the default does not run on torch 2.13
 
 
-def moe_config(score):
+def moe_config(score, experts):
     init = functools.partial(nn.init.normal_, std=0.3)
     config = make_moe_config(
-        num_experts=EXPERTS, load_balance_coeff=1e-2,
-        router=make_router_config(dim=WIDTH, num_experts=EXPERTS, top_k=2, score_func=score, route_norm=True,
+        num_experts=experts, load_balance_coeff=1e-2,
+        router=make_router_config(dim=WIDTH, num_experts=experts, top_k=2, score_func=score, route_norm=True,
                                   gate_param_init={"weight": functools.partial(nn.init.normal_, std=0.8)}),
         routed_experts=make_routed_experts_config(
-            dim=WIDTH, hidden_dim=HIDDEN, num_experts=EXPERTS, top_k=2, comm_backend="standard",
+            dim=WIDTH, hidden_dim=HIDDEN, num_experts=experts, top_k=2, comm_backend="standard",
             param_init={"w1_EFD": init, "w2_EDF": init, "w3_EFD": init}))
     set_moe_sharding_config(config, enable_ep=True, enable_sp=False,
                             expert_param_layout={"w1_EFD": spmd.S(1), "w2_EDF": spmd.S(2), "w3_EFD": spmd.S(1)})
@@ -92,7 +92,7 @@ class Training:
         dims = ParallelDims(dp_replicate=row["replicas"], dp_shard=row["world"] // row["replicas"], cp=1, tp=1, pp=1, ep=row["ep"],
                             world_size=row["world"], spmd_backend=BACKEND)
         dims.build_mesh()
-        self.model = Decoder(moe_config(row["score"]))
+        self.model = Decoder(moe_config(row["score"], row["experts"]))
         self.model.parallelize(dims)
         replicate = ["dp_replicate"] if row["replicas"] > 1 else []
         apply_fsdp_to_decoder(self.model, dims.get_mesh([*replicate, "fsdp"]), torch.float32, torch.float32, pp_enabled=False,
@@ -113,8 +113,9 @@ class Training:
         self.trainer = types.SimpleNamespace(model_parts=[self.model], optimizers=optimizers, parallel_dims=dims,
                                              checkpointer=checkpointer, train=self._train)
         self.names, self.endpoint, self.losses, self.switches = {"trainer": self.trainer}, None, [], []
-        self.is_refused = False
-        self._save_start()
+        self.is_refused, self.first = False, SAVED if row["is_resumed"] else 0
+        if not self.first:
+            self._save_start()
         if row["compiles"]:
             torch._dynamo.config.capture_scalar_outputs = True  # torchtitan sets it
             for block in self.model.layers.values():
@@ -134,13 +135,14 @@ class Training:
         self.endpoint = endpoint
 
     def run(self, steps):
-        self.steps = steps
+        self.last = self.first + steps
         forked.run_page("torchtitan", self.endpoint, self.names)
 
     def _train(self):
         attached = self.names.get("attached")
-        self.trainer.checkpointer.load(0)
-        for step in range(1, self.steps + 1):
+        self.trainer.checkpointer.load(self.first)
+        self.loaded = compare.digests_on_rank(self.model, self.trainer.optimizers)
+        for step in range(self.first + 1, self.last + 1):
             x = batch(step)
             self.trainer.optimizers.zero_grad()
             loss = ((self.model(x) - x.roll(1, dims=-1)) ** 2).mean()
@@ -153,18 +155,21 @@ class Training:
                 forked.give_time(len(self.switches))
                 # ModelWrapper would write its copy into the live memory of other experts.
                 self.is_refused = self.is_refused or forked.refuses(attached, [self.trainer.checkpointer.states["model"].state_dict])
-            assert step != SAVED or attached is None or self.is_refused, "experts are not moved yet"
-            self.trainer.checkpointer.save(step)
-            if step == LOADED:
+            assert step != SAVED or attached is None or forked.is_moved(attached), "experts are not moved yet"
+            self.trainer.checkpointer.save(step, last_step=step == self.last)
+            if step == LOADED and not self.first:
                 with attached.static_order() if attached is not None else contextlib.nullcontext():
                     self.trainer.checkpointer.load(SAVED)
-            if attached is not None and step == self.steps:
+            if attached is not None and step == self.last:
                 attached.check()
 
     def result(self):
-        digests = compare.digests_on_rank(self.model, self.trainer.optimizers)
+        digests = {**compare.digests_on_rank(self.model, self.trainer.optimizers),
+                   **{f"loaded {key}": value for key, value in self.loaded.items()}}
         self.trainer.checkpointer.maybe_wait_for_saving()
-        digests.update(compare.digests_of_checkpoint(FileSystemReader(f"{self.trainer.checkpointer.folder}/step-{SAVED}")))
+        for step in (SAVED, self.last):
+            digests.update((f"{step} {key}", value) for key, value in compare.digests_of_checkpoint(
+                FileSystemReader(f"{self.trainer.checkpointer.folder}/step-{step}")).items())
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
     def close(self):
@@ -182,16 +187,19 @@ def batch(step):
     return centre[kind] + torch.randn(2, TOKENS, WIDTH, generator=generator) * 0.3
 
 
-def _row(key, name, world=2, score="sigmoid", saves="disabled", compiles=None, replicas=1):
+def _row(key, name, world=2, score="sigmoid", saves="disabled", compiles=None, replicas=1, **more):
     return {"key": key, "name": name, "world": world, "ep": 2, "score": score, "saves": saves, "compiles": compiles,
-            "replicas": replicas, "steps": 44}
+            "replicas": replicas, "experts": EXPERTS, "steps": 44, **more}
 
+
+# With two ranks for each expert at most, because a sum over more depends on the slot.
+RESUMES = ({"world": 8, "ep": 4, "steps": 24}, {"world": 2, "steps": 24})
 
 ROWS = (
-    _row("push", "EP2, expert bias, sigmoid"),
+    _row("push", "EP2, expert bias, sigmoid", steps=40),
     _row("softmax", "EP2, expert bias, softmax, asynchronous checkpoint", score="softmax", saves="async"),
     _row("compiled", "EP2, expert bias, sigmoid, blocks compiled by aot_eager", compiles="aot_eager"),
-    _row("efsdp_sigmoid", "EP2 x EFSDP2, expert bias, sigmoid", world=4),
+    _row("efsdp_sigmoid", "EP2 x EFSDP2, expert bias, sigmoid, and 8 and 2 ranks go on", world=4, experts=16, resumes=RESUMES),
     _row("efsdp_softmax", "EP2 x EFSDP2, expert bias, softmax", world=4, score="softmax"),
     _row("replicas", "EP2, two replicas, expert bias, sigmoid", world=4, replicas=2))
 

@@ -9,12 +9,13 @@ import os
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
+import accelerate.utils.other  # noqa: E402
 import compare  # noqa: E402
 import forked  # noqa: E402
 import torch  # noqa: E402
 import torch.distributed as dist  # noqa: E402
 import transformers  # noqa: E402
-from torch.distributed.checkpoint import HuggingFaceStorageReader  # noqa: E402
+from torch.distributed.checkpoint import FileSystemReader, HuggingFaceStorageReader  # noqa: E402
 from torch.utils.data import SequentialSampler  # noqa: E402
 from transformers import (  # noqa: E402
     AutoModelForCausalLM,
@@ -25,28 +26,32 @@ from transformers import (  # noqa: E402
     TrainingArguments,
 )
 from transformers.distributed import DistributedConfig  # noqa: E402
+from transformers.distributed.checkpoint import load_optimizer_distributed, save_optimizer_distributed  # noqa: E402
 
 VOCABULARY, TOKENS, EXPERTS = 64, 24, 8
 PHASE_STEPS = 10  # after which other tokens come, so that other experts are hot
 SAVED = 24  # step at which a checkpoint is written
 
+accelerate.utils.other.is_deepspeed_available = lambda: False  # otherwise each save imports it
 transformers.utils.logging.disable_progress_bar()
 torch.argsort, torch.sort = (functools.partial(each, stable=True) for each in (torch.argsort, torch.sort))
 
 SIZES = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2,
          "head_dim": 8, "max_position_embeddings": 64, "num_experts_per_tok": 2, "output_router_logits": True,
          "router_aux_loss_coef": 0.01, "tie_word_embeddings": False}
-CONFIGS = {"mixtral": lambda: MixtralConfig(**SIZES, intermediate_size=24, num_local_experts=EXPERTS),
-           "qwen3": lambda: Qwen3MoeConfig(**SIZES, intermediate_size=32, moe_intermediate_size=24, num_experts=EXPERTS,
+CONFIGS = {"mixtral": lambda experts: MixtralConfig(**SIZES, intermediate_size=24, num_local_experts=experts),
+           "qwen3": lambda experts: Qwen3MoeConfig(**SIZES, intermediate_size=32, moe_intermediate_size=24, num_experts=experts,
                                            norm_topk_prob=True)}
 
 
 class Training:
     def __init__(self, row):
-        self.row, source = row, f"{row['directory']}/source"
-        if dist.get_rank() == 0:
+        self.row, self.saved, self.first = row, f"{row['directory']}/saved", SAVED if row["is_resumed"] else 0
+        self.last = self.first + row["steps"]
+        source = self.saved if self.first else f"{row['directory']}/source"
+        if dist.get_rank() == 0 and not self.first:
             torch.manual_seed(5)
-            model = AutoModelForCausalLM.from_config(CONFIGS[row["model"]]())
+            model = AutoModelForCausalLM.from_config(CONFIGS[row["model"]](row["experts"]))
             with torch.no_grad():
                 for name, parameter in model.named_parameters():
                     if "norm" not in name:
@@ -58,6 +63,9 @@ class Training:
         self.model = AutoModelForCausalLM.from_pretrained(source, dtype=torch.float32, distributed_config=distributed)
         self.model.train()
         self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=0.01)
+        if self.first:
+            load_optimizer_distributed(self.model, self.optimizer, f"{self.saved}/optimizer")
+        self.loaded = compare.digests_on_rank(self.model, [self.optimizer])
         self.model.register_forward_hook(lambda _module, _arguments, output: self.losses.append(float(output.loss)))
         self.names = {"model": self.model, "optimizer": self.optimizer}
         self.endpoint, self.losses, self.switches, self.is_refused = None, [], [], False
@@ -65,13 +73,13 @@ class Training:
     def attach(self, endpoint, _job):
         self.endpoint = endpoint
 
-    def run(self, steps):
-        self.names["batches"] = self._batches(steps)
+    def run(self, _steps):
+        self.names["batches"] = self._batches()
         forked.run_page("transformers", self.endpoint, self.names)
 
-    def _batches(self, steps):
+    def _batches(self):
         """Yields what a step is given, and goes on when it has ended."""
-        for step in range(1, steps + 1):
+        for step in range(self.first + 1, self.last + 1):
             yield batch(step, dist.get_rank() // self.row["tp"])
             self.end_step(step)
 
@@ -82,18 +90,21 @@ class Training:
                 self.switches.append(step)
             forked.give_time(len(self.switches))
             self.is_refused = self.is_refused or forked.refuses(attached, [lambda: whole_experts(self.model)])
-            if step == self.row["steps"]:
+            if step == self.last:
                 attached.check()
         if step % 10 == 0:
             with torch.no_grad():
                 self.model(**batch(step, dist.get_rank() // self.row["tp"]))
         if step == SAVED:
-            assert attached is None or self.is_refused, "experts are not moved yet"
-            self.model.save_pretrained(f"{self.row['directory']}/saved", distributed_checkpoint=True)
+            assert attached is None or forked.is_moved(attached), "experts are not moved yet"
+            self.model.save_pretrained(self.saved, distributed_checkpoint=True)
+            save_optimizer_distributed(self.model, self.optimizer, f"{self.saved}/optimizer")
 
     def result(self):
-        digests = compare.digests_on_rank(self.model, [self.optimizer])
-        digests.update(compare.digests_of_checkpoint(HuggingFaceStorageReader(f"{self.row['directory']}/saved")))
+        digests = {**compare.digests_on_rank(self.model, [self.optimizer]),
+                   **{f"loaded {key}": value for key, value in self.loaded.items()}}
+        for reader in (HuggingFaceStorageReader(self.saved), FileSystemReader(f"{self.saved}/optimizer")):
+            digests.update(compare.digests_of_checkpoint(reader))
         return {"losses": [value.hex() for value in self.losses], "switches": self.switches, "digests": digests}
 
     def close(self):
@@ -141,13 +152,18 @@ def batch(step, number):
 
 def _row(key, name, model, world, tp, replicas=1, **more):
     return {"key": key, "name": f"{model}, {name}", "model": model, "world": world, "tp": tp, "ep": 2, "replicas": replicas,
-            "steps": 44, **more}
+            "experts": EXPERTS, "steps": 44, **more}
 
+
+# With two ranks for each expert at most, because a sum over more depends on the slot.
+RESUMES = ({"world": 8, "ep": 4, "steps": 24}, {"world": 2, "steps": 24})
 
 ROWS = (
-    _row("push", "FSDP2/EP2", "qwen3", 2, 1),
-    *(_row(f"{model}_{key}", name, model, world, tp) for model in CONFIGS
-      for key, name, world, tp in (("tp2", "TP2/EP2", 2, 2), ("fsdp4", "FSDP4/EP2", 4, 1))),
+    _row("push", "FSDP2/EP2", "qwen3", 2, 1, steps=41),
+    _row("mixtral_tp2", "TP2/EP2", "mixtral", 2, 2),
+    _row("mixtral_fsdp4", "FSDP4/EP2", "mixtral", 4, 1),
+    _row("qwen3_tp2", "TP2/EP2", "qwen3", 2, 2),
+    _row("qwen3_fsdp4", "FSDP4/EP2, and 8 and 2 ranks go on", "qwen3", 4, 1, experts=16, resumes=RESUMES),
     _row("replicas", "two replicas of FSDP2/EP2", "qwen3", 4, 1, replicas=2),
     _row("trainer", "FSDP2/EP2 by the Trainer", "qwen3", 2, 1, is_trainer=True))
 

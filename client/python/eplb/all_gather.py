@@ -9,11 +9,11 @@ from __future__ import annotations
 import datetime
 import itertools
 import json
-import threading
 import time
 import zlib
 from typing import Any, Dict, List, Optional, Sequence
 
+from eplb._threads import run_beside
 from eplb.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
 
 # Ranks that a message names.
@@ -89,21 +89,12 @@ class StoreAllGather:
         return [rest[begin:end] for begin, end in zip([0, *ends], ends)]
 
     def _wait(self, keys: Sequence[str], deadline: float) -> bool:
-        """Returns True once the store has all keys, False after the deadline. A thread waits for the store, because Python
-        runs no signal handler while this one does."""
-        found = []
-
-        def wait() -> None:
-            try:
-                self._store.wait(keys, datetime.timedelta(seconds=max(0.001, deadline - time.monotonic())))
-                found.append(True)
-            except RuntimeError:  # which a store also raises when it is gone
-                pass
-
-        waiting = threading.Thread(target=wait, name="eplb-all-gather", daemon=True)
-        waiting.start()
-        waiting.join()
-        return bool(found)
+        """Returns True once the store has all keys, False after the deadline."""
+        try:
+            run_beside(lambda: self._store.wait(keys, datetime.timedelta(seconds=max(0.001, deadline - time.monotonic()))))
+        except RuntimeError:  # which a store also raises when it is gone
+            return False
+        return True
 
     def _missing(self, number: int) -> List[int]:
         return [rank for rank in range(self.world_size)

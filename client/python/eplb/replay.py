@@ -1,6 +1,7 @@
 """Replays of recorded loads: they tell what balancing would have saved, as `eplbctl replay` computes it; without a daemon.
 
-Threads: safe; the library computes without the interpreter's lock.
+Threads: safe; the library computes without the interpreter's lock. Signal handlers of Python run meanwhile, and what they raise
+ends the wait for it.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any, Optional
 from eplb import _library
 from eplb import _structs as structs
 from eplb._arguments import integer, integers, numbers, real, text
+from eplb._threads import run_beside
 from eplb.errors import InvalidArgument
 
 _COUNTS = ("num_slots", "num_gpus", "num_nodes", "num_groups")
@@ -71,5 +73,6 @@ def replay(windows: Any, num_slots: int, num_gpus: int, *, policy: str = "balanc
         for name in names:
             setattr(options, name, integer(name, given[name], num_bytes))
     figures = structs.sized(structs.ReplayFigures)
-    _library.check(library.eplb_replay(ctypes.byref(options), cells.ctypes.data_as(POINTER(c_int64)), ctypes.byref(figures)))
+    loads = cells.ctypes.data_as(POINTER(c_int64))  # keeps the cells
+    run_beside(lambda: _library.check(library.eplb_replay(ctypes.byref(options), loads, ctypes.byref(figures))))
     return Replay(policy, *(getattr(figures, name) for name, _ in structs.ReplayFigures._fields_[1:]))

@@ -29,10 +29,10 @@ def attach(trainer: Any, *, boundary: str = "optimizer", check_batch: Any = Fals
     """Attaches EPLB to a trainer of torchtitan with expert parallelism. Collective; after the trainer was built.
 
     trainer: torchtitan's Trainer, or an object with its `model_parts`, `optimizers` and `parallel_dims`. Its `checkpointer`, if it
-    has one, saves in static order. boundary: "optimizer": each optimizers.step() ends with the boundary. "call": the training loop
-    calls step_boundary. check_batch: as of eplb.torch.attach; False, because the shards show which experts a rank holds. options:
-    of eplb.torch.attach and eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a part of torchtitan that
-    is not there.
+    has one, saves each expert under its own place. boundary: "optimizer": each optimizers.step() ends with the boundary. "call":
+    the training loop calls step_boundary. check_batch: as of eplb.torch.attach; False, because the shards show which experts a
+    rank holds. options: of eplb.torch.attach and eplb.Client.connect. errors: as eplb.torch.attach; InvalidArgument naming a part
+    of torchtitan that is not there.
     """
     dims = _TITAN.part(trainer, "parallel_dims")
     if not _TITAN.part(dims, "ep_enabled"):
@@ -48,7 +48,7 @@ def attach(trainer: Any, *, boundary: str = "optimizer", check_batch: Any = Fals
         ep_group=_TITAN.part(dims, "get_mesh")("ep"), pp_group=_TITAN.part(dims, "get_optional_mesh")("pp"), boundary=boundary,
         seam=lambda layer, columns: _Dispatch(routed[layer.experts], columns), check_batch=check_batch, **options)
     if is_due is not None and attached.client is not None:
-        _save_unmoved(checkpointer, is_due, attached)
+        _save(checkpointer, is_due, attached)
     return attached
 
 
@@ -75,13 +75,22 @@ class _Dispatch:
             self._dispatcher.dispatch = self._own
 
 
-def _save_unmoved(checkpointer: Any, is_due: Callable[..., bool], attached: Attached) -> None:
-    """Lets a checkpointer save in static order, until it has copied the live memory."""
+def _save(checkpointer: Any, is_due: Callable[..., bool], attached: Attached) -> None:
+    """Lets a checkpointer save moved experts from where they are, and in static order what torch.distributed.checkpoint does not
+    read by expert: the last checkpoint, which may have another format, and copies in pinned memory."""
+    model = _TITAN.part(checkpointer, "states")["model"]
+
     @contextlib.contextmanager
-    def saving(*arguments: Any, **named: Any) -> Iterator[None]:
-        with attached.unmoved() if is_due(*arguments, **named) else contextlib.nullcontext():
-            yield
-            checkpointer.maybe_wait_for_staging()
+    def saving(step: int, last_step: bool = False) -> Iterator[None]:
+        in_order = last_step or checkpointer.async_mode == "async_with_pinned_mem"
+        # Otherwise it would hold the live memory by slot, in which values by expert must not be written.
+        cached, model.cached_state_dict = model.cached_state_dict, model.cached_state_dict if in_order else {}
+        try:
+            with attached.unmoved() if in_order and is_due(step, last_step) else contextlib.nullcontext():
+                yield
+                checkpointer.maybe_wait_for_staging()
+        finally:
+            model.cached_state_dict = cached
 
     calls = OptimizerCalls(checkpointer)
     calls.within("_save", saving)

@@ -277,6 +277,10 @@ def a_batch_on_one_rank():
     trainer.attach(check_batch=trainer.batch() if dist.get_rank() == 1 else None)
 
 
+def an_option_on_one_rank():
+    Trainer().attach(**{} if dist.get_rank() else {"vote_every": "2"})
+
+
 def moved_at_once():
     with tempfile.TemporaryDirectory() as directory:
         placement = write_placement(pathlib.Path(directory), WORLD, list(range(EXPERTS)))
@@ -325,6 +329,7 @@ REFUSED = (
     (trained_by(Beside), "InvalidArgument", "0.experts.w1", "Beside.moments holds a tensor of its size beside `state`"),
     (trained_by(lambda given, lr: Beside(given, lr, keyed=False), List), "InvalidArgument", "Beside.moments holds a tensor"),
     (a_batch_on_one_rank, "FailedPrecondition", "check_batch: rank 1 was given another than rank 0"),
+    (an_option_on_one_rank, "InvalidArgument", "vote_every: '2', expected an integer"),
     (moved_at_once, "InvalidArgument", "initial_placement: experts would move at once, and no batch has shown yet"),
     (expert_choice, "FailedPrecondition", "holds numbers of tokens, as of an expert-choice router"),
     (attach_after_a_compiled_forward, "FailedPrecondition", "the router 0.gate is in a compiled graph"),

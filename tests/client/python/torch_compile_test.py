@@ -117,9 +117,10 @@ class CompiledTest(attaching.AttachTestCase):
 
 
 class OneProcessTest(unittest.TestCase):
-    def expect_exact(self, backend):
-        for reentrant, inside in ((None, False), (False, True), (False, False), (True, False)):
-            for layout in ("indices", "masks", "map"):
+    def expect_exact(self, backend, every=1):
+        """every: of the layouts that are tried with each kind of checkpointing; another one comes first each time."""
+        for number, (reentrant, inside) in enumerate(((None, False), (False, True), (False, False), (True, False))):
+            for layout in ("indices", "masks", "map")[number % every::every]:
                 with self.subTest(reentrant=reentrant, inside=inside, layout=layout):
                     torch._dynamo.reset()
                     self.train(backend, layout, reentrant, inside)
@@ -141,9 +142,10 @@ class OneProcessTest(unittest.TestCase):
             x = torch.randn(TOKENS, WIDTH, requires_grad=True)
             columns.set_slots(np.random.RandomState(step).permutation(EXPERTS))
             columns.ledger.zero_()
+            around, forwards = reentrant is not None and not inside, columns.ledger._version
             with torch.no_grad():  # an evaluation, which counts nothing
                 compiled(x)
-            around, forwards = reentrant is not None and not inside, columns.ledger._version
+            self.assertEqual(columns.ledger._version, forwards)
             (checkpoint(compiled, x, use_reentrant=reentrant) if around else compiled(x)).sum().backward()
             self.assertGreater(columns.ledger._version, forwards)  # by which a boundary sees that gradients may wait
             found = columns.counts.tolist()
@@ -153,7 +155,7 @@ class OneProcessTest(unittest.TestCase):
             self.assertEqual(num_graphs(), graphs)
 
     def test_counts_are_exact_with_aot_eager(self):
-        self.expect_exact("aot_eager")
+        self.expect_exact("aot_eager", every=3)
 
     def test_counts_are_exact_with_inductor(self):
         self.expect_exact("inductor")

@@ -10,6 +10,7 @@ import pathlib
 import pickle
 import re
 import subprocess
+import sys
 import unittest
 import urllib.request
 
@@ -82,6 +83,27 @@ def shared(rank, world, directory, endpoint):
     watcher.close()
     dist.destroy_process_group()
     return version, report["eplb/tokens"]
+
+
+# Prints how long after a signal its handler ends a replay of some seconds, and exits meanwhile.
+INTERRUPTED = """
+import signal, time, numpy, eplb.replay
+signal.signal(signal.SIGALRM, signal.default_int_handler)
+loads = numpy.random.default_rng(1).integers(1, 1000, (100, 58, 256))
+signal.setitimer(signal.ITIMER_REAL, 0.2)
+due = time.monotonic() + 0.2
+try:
+    eplb.replay.replay(loads, 288, 32)
+except KeyboardInterrupt:
+    print(time.monotonic() - due)
+"""
+
+
+def one_is_wrong(rank, world, directory):
+    """Connects with an option that rank 1 alone has wrong."""
+    dist.init_process_group("gloo", f"file://{directory}/wrong", rank=rank, world_size=world)
+    model, _ = model_and_batches(0)
+    eplb.torch.watch(model, "gate", num_gpus=world, connect={"vote_every": "2"} if rank else {})
 
 
 class WatchTest(ranks.RankTest):
@@ -179,9 +201,16 @@ class WatchTest(ranks.RankTest):
         self.assertEqual([report["eplb/tokens"] for report in logged], [20 * 2 * 2 * TOKENS] * 2)
         self.assertRegex(said.getvalue(), r"\Abalanced: -?[0-9.]+% of the expert layers' time, balancedness 0\.[0-9]{3}\nincremental: ")
 
-    def test_ranks_with_other_layers_are_named(self):
+    def test_a_signal_ends_the_wait_for_a_replay(self):
+        run = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
+        self.assertEqual((run.returncode, run.stderr), (0, ""))
+        self.assertLess(float(run.stdout), 0.2 * ranks.PATIENCE)
+
+    def test_ranks_that_differ_are_named(self):
         for result in self.run_ranks(2, unlike, 2, self.directory):
             self.assert_raised(result, "InvalidArgument", "group: rank 1 watches other layers than rank 0")
+        for result in self.run_ranks(2, one_is_wrong, 2, self.directory, seconds=ranks.DEADLINE / 4):  # below the all-gather's
+            self.assert_raised(result, "Error", "vote_every: '2', expected an integer")
 
     def test_mistakes_are_named(self):
         model, _ = model_and_batches(0)

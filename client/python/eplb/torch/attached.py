@@ -27,7 +27,7 @@ from eplb.torch.forward_check import ForwardCheck, Forwards
 from eplb.torch.groups import group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
 from eplb.torch.layout import expect_one_model, expect_routers_of
-from eplb.torch.meeting import connect_options, meet
+from eplb.torch.meeting import connect_options, expect_options, meet
 from eplb.torch.pieces import ExpertTensor
 from eplb.torch.probe import SeenInputs
 from eplb.torch.registration import Registration
@@ -92,6 +92,7 @@ class Attached:
             raise InvalidArgument("turn: a seam turns what passes it; give one of both")
 
         def find() -> Tuple[List[ExpertLayer], OptimizerState]:
+            expect_options(options)
             reshard(fsdp_around(self._chunks))
             state = OptimizerState(optimizers_of(optimizer), masters)
             if boundary == "optimizer" and not (state.optimizers and all(hasattr(each, "step") for each in state.optimizers)):

@@ -9,7 +9,8 @@ import weakref
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 import torch
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Shard
+from torch.distributed.tensor._dtensor_spec import DTensorSpec
 from torch.distributed.tensor._shards_wrapper import LocalShardsWrapper
 
 from eplb._rows import local_of
@@ -72,7 +73,10 @@ def by_expert(stack: DTensor, experts: Sequence[int], moved: Optional[Callable[[
     made = ExpertRows(shards, offsets)
     if moved is not None:
         _note(made, lambda: moved() == experts)
-    return DTensor(made, stack._spec, requires_grad=False)
+    # Rows tell their own places; for a strided shard transformers would exchange them.
+    spec = DTensorSpec(stack.device_mesh, tuple(Shard(0) if hasattr(each, "dim") else each for each in stack.placements),
+                       tensor_meta=stack._spec.tensor_meta)
+    return DTensor(made, spec, requires_grad=False)
 
 
 def is_by_expert(value: Any, stack: DTensor, experts: Sequence[int]) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Callable, Dict, List, Mapping, Sequence, Tuple
 import torch.distributed as dist
 
 from eplb.errors import DeadlineExceeded, FailedPrecondition, InvalidArgument
+from eplb.options import options_from, to_struct
 from eplb.torch.alike import expect_alike_on_ranks, traits_of
 from eplb.torch.carry import carry
 from eplb.torch.groups import (Coordinates, InEplbOrder, coordinates_of, expect_equal_numbers, gathered, group_of, group_over,
@@ -16,6 +17,9 @@ from eplb.torch.groups import (Coordinates, InEplbOrder, coordinates_of, expect_
 from eplb.torch.layers import ExpertLayer
 from eplb.torch.layout import expect_equal_shares
 from eplb.torch.state import OptimizerState
+
+_DERIVED = ("rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "pipeline_parallel_size",
+            "expert_tensor_parallel")
 
 # () -> the MoE layers and the optimizers' state of this rank.
 Find = Callable[[], Tuple[List[ExpertLayer], OptimizerState]]
@@ -70,18 +74,21 @@ def meet(all_gather: Any, groups: Mapping[str, Any], find: Find) -> Meeting:
                    _carry_among(ranks_beside(coordinates, all_gather.rank), own.expert_model, groups.get("ep_group")))
 
 
-def connect_options(met: Meeting, given: Mapping[str, Any]) -> Dict[str, Any]:
-    """Returns the options of Client.connect. given: those of the user. errors: InvalidArgument for one that follows from model and
-    groups."""
-    where = met.coordinates
-    derived = {"rank": where.rank, "world_size": where.world_size, "num_layers": met.num_layers, "num_experts": met.num_experts,
-               "num_gpus": where.expert_model_size, "pipeline_parallel_size": where.pipeline_parallel_size,
-               "expert_tensor_parallel": where.expert_tensor_size}
+def expect_options(given: Mapping[str, Any]) -> None:
+    """errors: InvalidArgument for an option that follows from model and groups, or that connect would refuse on this rank alone."""
     for name in given:
-        if name in derived or name == "num_slots":
+        if name in _DERIVED:
             raise InvalidArgument(f"option {name}: it follows from the model and the groups"
                                   + ("; every expert has one slot, replicas need eplb.Client" if name == "num_slots" else ""))
-    options = {**given, **derived}
+    to_struct(options_from(given))
+
+
+def connect_options(met: Meeting, given: Mapping[str, Any]) -> Dict[str, Any]:
+    """Returns the options of Client.connect. given: those of the user, of expect_options."""
+    where = met.coordinates
+    options = {**given, "rank": where.rank, "world_size": where.world_size, "num_layers": met.num_layers,
+               "num_experts": met.num_experts, "num_gpus": where.expert_model_size,
+               "pipeline_parallel_size": where.pipeline_parallel_size, "expert_tensor_parallel": where.expert_tensor_size}
     if options.get("initial_placement") is None:
         options["initial_placement"] = "static"  # otherwise everything would be carried to where the job's last run ended
     return options

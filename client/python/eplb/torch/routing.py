@@ -35,6 +35,7 @@ class SlotColumns:
                  counts_all: bool = False) -> None:
         self.name, self.num_experts = name, num_experts
         self.ledger = new_ledger(num_experts, device) if ledger is None else ledger
+        self._idle = self.ledger.data  # the same memory: the ledger's version rises with forwards that train alone, compiled too
         self.mask_dim = 1  # dimension of the experts in masks, once a batch has shown it
         self._counts_all = counts_all
         self._experts = torch.arange(num_experts, device=device)  # [slots]
@@ -77,9 +78,10 @@ class SlotColumns:
         self.count_and_turn(indices)
 
     def _turned(self, chosen: torch.Tensor, dim: int, run: int) -> torch.Tensor:
+        ledger = self.ledger if run == WITH_GRADIENTS else self._idle
         if chosen.dtype in (torch.int32, torch.int64, torch.bool):
-            return turn(chosen, self._table, self.ledger, dim % chosen.dim(), run)
-        return turn(chosen.int(), self._table, self.ledger, 0, run).to(chosen.dtype)
+            return turn(chosen, self._table, ledger, dim % chosen.dim(), run)
+        return turn(chosen.int(), self._table, ledger, 0, run).to(chosen.dtype)
 
 
 class RouterHook:

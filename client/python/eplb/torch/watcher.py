@@ -15,11 +15,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from eplb.all_gather import torch_all_gather
+from eplb.all_gather import alone, torch_all_gather
 from eplb.client import Client
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
-from eplb.options import to_struct
+from eplb.options import options_from, to_struct
 from eplb.replay import Replay, replay
+from eplb.torch.groups import gathered
 from eplb.torch.routing import TokenCounts, Turn, num_tokens_of, turn_by_shape
 from eplb.torch.told import Told
 from eplb.torch.turn import WITH_GRADIENTS, WITHOUT_GRADIENTS, count
@@ -39,26 +40,35 @@ class Watcher:
                  most_windows: int, group: Any, turn: Optional[Turn], counts_all: bool, csv_path: Any, trace_path: Any,
                  connect: Optional[Mapping[str, Any]]) -> None:
         """Arguments are those of eplb.torch.watch."""
-        found = _routers_in(chunks, router)
+        self._group, self._is_shared = group, group is not None or dist.is_initialized() and dist.get_world_size() > 1
+        self._writes = not self._is_shared or dist.get_rank(group) == 0
+        found: List[Tuple[str, nn.Module]] = []
+        numbers: List[int] = []
+
+        def prepare() -> None:
+            found.extend(_routers_in(chunks, router))
+            numbers.append(_experts_of(found, num_experts))
+            if every < 1 or most_windows < 1 or num_gpus < 1 or numbers[0] % num_gpus:
+                raise InvalidArgument(f"every: {every}, most_windows: {most_windows}, num_gpus: {num_gpus}, expected at least 1, and that "
+                                      f"num_gpus divides the {numbers[0]} experts")
+            for path in (csv_path, trace_path):
+                if path is not None and self._writes:
+                    open(path, "a", encoding="utf-8").close()  # fails here rather than in a later step
+            if connect is not None:
+                to_struct(options_from(connect))
+
+        all_gather = torch_all_gather() if self._is_shared and connect is not None else None
+        gathered(all_gather or alone, prepare)
         self.names = [name for name, _ in found]
-        self.num_experts, self.num_gpus, self._every = _experts_of(found, num_experts), num_gpus, every
-        if every < 1 or most_windows < 1 or num_gpus < 1 or self.num_experts % num_gpus:
-            raise InvalidArgument(f"every: {every}, most_windows: {most_windows}, num_gpus: {num_gpus}, expected at least 1, and that "
-                                  f"num_gpus divides the {self.num_experts} experts")
+        self.num_experts, self.num_gpus, self._every = numbers[0], num_gpus, every
         self.windows: Deque[Tuple[int, int, np.ndarray]] = deque(maxlen=most_windows)
         self.last: Dict[str, float] = {}
-        self._group, self._step, self._first = group, 0, 0
-        self._is_shared = group is not None or dist.is_initialized() and dist.get_world_size() > 1
-        self._writes = not self._is_shared or dist.get_rank(group) == 0
-        self._csv_path, self._trace_path, self._told = csv_path, trace_path, Told()
-        for path in (csv_path, trace_path):
-            if path is not None and self._writes:
-                open(path, "a", encoding="utf-8").close()  # fails here rather than in a later step
+        self._csv_path, self._trace_path, self._told, self._step, self._first = csv_path, trace_path, Told(), 0, 0
         device = next((parameter.device for _, module in found for parameter in module.parameters()), torch.device("cpu"))
         self._counts = TokenCounts(len(found), self.num_experts, device)
         columns = [CountedColumns(name, self.num_experts, ledger, counts_all) for name, ledger in zip(self.names, self._counts.ledgers)]
         self._sent = np.zeros((len(found), self.num_experts), np.int64)  # counts of the window that the daemon has
-        self._client = None if connect is None else self._connect(connect)
+        self._client = None if connect is None else self._connect(all_gather, connect)
         # In front of other hooks: that of an attached trainer gives slots.
         self._handles = [module.register_forward_hook(_Hook(each, turn), prepend=True, with_kwargs=True)
                          for each, (_, module) in zip(columns, found)]
@@ -127,12 +137,12 @@ class Watcher:
         if self._is_shared:
             dist.all_reduce(counts, group=self._group)
 
-    def _connect(self, given: Mapping[str, Any]) -> Client:
+    def _connect(self, all_gather: Any, given: Mapping[str, Any]) -> Client:
         options = {"initial_placement": "static", "report_every": self._every, **given, "num_layers": len(self.names),
                    "num_experts": self.num_experts, "num_slots": self.num_experts, "num_gpus": self.num_gpus}
         if self._is_shared:
             options = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), **options}
-        client = Client.connect(torch_all_gather() if self._is_shared else None, **options)
+        client = Client.connect(all_gather, **options)
         self._report_every: int = to_struct(client.options).report_every
         for layer in range(len(self.names)):  # in the place of the experts, because a job without rows is refused
             client.register(np.zeros((self.num_experts // self.num_gpus, 1), np.float32), name=f"watched.{layer}", layer=layer)
