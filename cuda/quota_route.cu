@@ -1,11 +1,10 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/count.h"
-#include "cuda/kernels/turn_device.cuh"
 #include "cuda/kernels/warp_device.cuh"
-#include "cuda/launch_in_turn.h"
 #include "cuda/load_kernels.h"
 #include "cuda/quota_route.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {
@@ -143,7 +142,7 @@ __device__ uint32_t LanesOfBin(int32_t bin, int32_t num_bins) {
 }
 
 // Counts the choices of a warp by bin.
-template <bool kVotes, class ExpertId>
+template <class ExpertId>
 __device__ void Count(const CountArgs& choices, const TokenDivider& divider, uint32_t* counters,
                       Hand<ExpertId>& hand) {
   for (int32_t bin = Warp::lane(); bin < NumBins(choices); bin += Warp::kWidth) counters[bin] = 0;
@@ -155,7 +154,7 @@ __device__ void Count(const CountArgs& choices, const TokenDivider& divider, uin
     const int32_t bin = hand.Has(round)
                             ? BinOfChoice(choices, divider, hand.IndexOf(round), hand.ids[round])
                             : NoBin(choices);
-    const uint32_t same = kVotes ? LanesOfBin(bin, NumBins(choices)) : Warp::Match(bin);
+    const uint32_t same = LanesOfBin(bin, NumBins(choices));
     const auto rank = static_cast<uint32_t>(__popc(same & lower_lanes));
     const uint32_t before = counters[bin];
     Warp::Sync();
@@ -193,7 +192,7 @@ __device__ void WriteSlots(const QuotaRouteArgs& args, const TokenDivider& divid
 }
 
 // A block routes a chunk, as many choices at a time as its threads hold.
-template <class ExpertId, bool kVotes>
+template <class ExpertId>
 __global__ void __launch_bounds__(kMaxChoiceThreads)
     QuotaRouteKernel(QuotaRouteArgs args, ChoiceGrid grid, TokenDivider divider) {
   extern __shared__ uint32_t shared[];
@@ -201,7 +200,6 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   const QuotaTable table(args, shared);
   uint32_t* const counters = table.CountersOf(choices, threadIdx.x / Warp::kWidth);
   table.Clear(choices.num_experts);
-  TakeTurn();
   Chunk left = ChunkAt(choices, grid, blockIdx.x);
   Hand<ExpertId> hand;
   Load(choices, left, hand);  // on its way while the table is made
@@ -210,7 +208,7 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   __syncthreads();
   table.AddUp(choices.num_experts);
   while (left.begin < left.end) {
-    Count<kVotes>(choices, divider, counters, hand);
+    Count(choices, divider, counters, hand);
     __syncthreads();
     table.AddUpWarps(choices);
     __syncthreads();
@@ -221,6 +219,14 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   }
 }
 
+template <class ExpertId>
+void Launch(const QuotaRouteArgs& args, const QuotaRouteGrid& grid, cudaStream_t stream) {
+  const ChoiceGrid choices = GridOfChoices(args.choices);
+  QuotaRouteKernel<ExpertId>
+      <<<choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes, stream>>>(
+          args, choices, MakeTokenDivider(args.choices.top_k));
+}
+
 }  // namespace
 
 absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {
@@ -229,26 +235,22 @@ absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {
   if (args.choices.chunk_counts == nullptr) {
     return InvalidInput("route by quota needs the chunk_counts of LaunchCount, they are null");
   }
-  const ChoiceGrid choices = GridOfChoices(args.choices);
   const QuotaRouteGrid grid = ChooseQuotaRouteGrid(args.choices.num_experts, args.num_slots);
   if (args.num_slots < 1 || grid.warps == 0) {
     return InvalidInput("route by quota over ", args.choices.num_experts, " experts in ",
                         args.num_slots, " slots, expected 1 slot or more, and as many as ",
                         kMaxSharedBytes, " bytes of shared memory hold");
   }
-  const bool is_int32 = args.choices.id_type == ExpertIdType::kInt32;
-  return LaunchInTurn("launch of the kernel that routes by quota",
-                      quota_by_votes ? is_int32 ? &QuotaRouteKernel<int32_t, true>
-                                                : &QuotaRouteKernel<int64_t, true>
-                      : is_int32 ? &QuotaRouteKernel<int32_t, false>
-                                     : &QuotaRouteKernel<int64_t, false>,
-                      {choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes}, stream, args,
-                      choices, MakeTokenDivider(args.choices.top_k));
+  if (args.choices.id_type == ExpertIdType::kInt32) {
+    Launch<int32_t>(args, grid, stream);
+  } else {
+    Launch<int64_t>(args, grid, stream);
+  }
+  return ToStatus(cudaGetLastError(), "launch of the kernel that routes by quota");
 }
 
 absl::Status LoadQuotaRouteKernels() {
-  return LoadKernels(&QuotaRouteKernel<int32_t, true>, &QuotaRouteKernel<int64_t, true>,
-                     &QuotaRouteKernel<int32_t, false>, &QuotaRouteKernel<int64_t, false>);
+  return LoadKernels(&QuotaRouteKernel<int32_t>, &QuotaRouteKernel<int64_t>);
 }
 
 }  // namespace eplb::cuda

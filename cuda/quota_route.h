@@ -14,8 +14,6 @@
 
 namespace eplb::cuda {
 
-inline bool quota_by_votes = true;  // candidate of a bench
-
 // Grid of LaunchQuotaRoute: a block for each chunk of choices.
 struct QuotaRouteGrid {
   int32_t warps = 0;  // in a block; 0 if shared memory does not hold the tables

@@ -42,22 +42,6 @@ class Launcher {
 
 }  // namespace eplb::cuda_emulator
 
-// Kernels of a stream never overlap here, but one that may must wait for the kernel before it.
-template <class... Parameters>
-cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
-                               std::type_identity_t<Parameters>... arguments) {
-  eplb::cuda_emulator::LaunchShape shape(config->gridDim, config->blockDim,
-                                         config->dynamicSmemBytes, config->stream);
-  shape.most_shared_bytes =
-      eplb::cuda_emulator::MostSharedBytes(reinterpret_cast<void (*)()>(kernel));
-  eplb::cuda_emulator::Launch("kernel", shape,
-                              [kernel, arguments..., may_overlap = config->numAttrs > 0] {
-                                kernel(arguments...);
-                                if (may_overlap) eplb::cuda_emulator::CheckTurn();
-                              });
-  return cudaGetLastError();
-}
-
 template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* /*kernel*/) {
   *attributes = {};

@@ -41,7 +41,6 @@ struct Thread {
   int32_t warp = 0;    // in the machine
   WarpCall call;       // call that it waits in
   uint64_t result = 0;
-  bool took_turn = false;
 };
 
 // Lanes, a bit each.
@@ -339,7 +338,6 @@ void StartBlock(Block& block, uint32_t index) {
     thread->number = number;
     thread->warp = block.first_warp + number / kWarpLanes;
     thread->call = {};
-    thread->took_turn = false;
     thread->fiber.Start(&RunThread);
   }
   for (int32_t warp = 0; warp < NumWarps(); ++warp) {
@@ -494,12 +492,6 @@ void WaitForBlock(const BarrierPlace& where) {
     }
   }
   Reschedule();
-}
-
-void TakeTurn() { Self().current->took_turn = true; }
-
-void CheckTurn() {
-  if (!Self().current->took_turn) Fail("it never waits for the kernels before it");
 }
 
 void MayYield() {

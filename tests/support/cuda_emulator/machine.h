@@ -74,10 +74,6 @@ struct BarrierPlace {
 };
 void WaitForBlock(const BarrierPlace& where);
 
-// A thread of a kernel that may overlap the kernel before it waits for that one before it ends.
-void TakeTurn();
-void CheckTurn();
-
 // Lets another thread run, at times.
 void MayYield();
 
