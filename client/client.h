@@ -199,7 +199,8 @@ struct DeviceTables {
   // expert has any. Row l of the next three is a cuda::RouteTable (cuda/route.h) for LaunchRoute.
   const int32_t* candidates = nullptr;       // [L, S]
   const int32_t* first_candidate = nullptr;  // [L, E + 1]
-  // [L, S], 2^32 times the summed share of an expert's candidates up to and including this one.
+  // [L, S], 2^32 times the summed share of an expert's candidates up to and including this one. The
+  // shares are equal, so LaunchRoute chooses the same without them, and faster.
   const uint32_t* thresholds = nullptr;
 };
 

@@ -9,6 +9,7 @@
 #include "base/status_macros.h"
 #include "client/rows/row_memory.h"
 #include "cuda/driver_memory.h"
+#include "cuda/quota_route.h"
 
 #ifdef EPLB_WITH_CUDA
 #include "cuda/runtime.h"
@@ -110,66 +111,47 @@ absl::Status CheckSplit(const PlacementView& placement, int32_t num_experts, con
                             placement.version, " is in force: split this batch again");
 }
 
-constexpr int64_t kMostChoices = int64_t{1} << 32;  // more than a call can have
+// The slots of each expert of a layer, in the order of replica rank.
+struct SlotLists {
+  std::vector<int32_t> first_slot = {0};  // [E + 1]
+  std::vector<int32_t> replica_slot;      // [first_slot[E]]
+};
 
-// A rank's own quotas of one layer, while its choices fill the slots.
-class QuotaFill {
- public:
-  QuotaFill(const PlacementView& placement, const SplitSlots& to)
-      : num_experts_(static_cast<size_t>(placement.num_experts)),
-        max_replicas_(static_cast<size_t>(placement.max_replicas)),
-        layer_(to.layer),
-        left_(to.own.begin(), to.own.end()),
-        next_(num_experts_) {
-    const size_t row = static_cast<size_t>(to.layer) * num_experts_;
-    counts_ = placement.logical_replica_count.subspan(row, num_experts_);
-    slots_ = placement.logical_to_physical_map.subspan(row * max_replicas_,
-                                                       num_experts_ * max_replicas_);
+SlotLists ListsOf(const PlacementView& placement, int32_t layer) {
+  const auto num_experts = static_cast<size_t>(placement.num_experts);
+  const auto max_replicas = static_cast<size_t>(placement.max_replicas);
+  SlotLists lists;
+  for (size_t row = static_cast<size_t>(layer) * num_experts;
+       lists.first_slot.size() <= num_experts; ++row) {
+    const auto count = static_cast<size_t>(placement.logical_replica_count[row]);
+    const auto slots = placement.logical_to_physical_map.subspan(row * max_replicas, count);
+    lists.replica_slot.insert(lists.replica_slot.end(), slots.begin(), slots.end());
+    lists.first_slot.push_back(static_cast<int32_t>(lists.replica_slot.size()));
   }
+  return lists;
+}
 
-  // Checks that each expert has as many choices as own quotas. choices: [E].
-  absl::Status Check(std::span<const int64_t> choices) const {
-    for (size_t expert = 0; expert < num_experts_; ++expert) {
-      int64_t quotas = 0;
-      for (size_t replica = 0; replica < static_cast<size_t>(counts_[expert]); ++replica) {
-        const int64_t quota = left_[SlotOf(expert, replica)];
-        if (quota < 0) {
-          return InvalidInput("split.own[", SlotOf(expert, replica), "] is ", quota,
-                              ", expected 0 or more");
-        }
-        quotas += std::min(quota, kMostChoices - quotas);  // a larger quota never fits
+// Checks that each expert has as many choices as own quotas. choices: [E] or more.
+absl::Status CheckQuotas(const SlotLists& lists, const SplitSlots& to,
+                         std::span<const int64_t> choices) {
+  for (size_t expert = 0; expert + 1 < lists.first_slot.size(); ++expert) {
+    int64_t quotas = 0;
+    for (auto i = lists.first_slot[expert]; i < lists.first_slot[expert + 1]; ++i) {
+      const int32_t slot = lists.replica_slot[static_cast<size_t>(i)];
+      const int64_t quota = to.own[static_cast<size_t>(slot)];
+      if (quota < 0) {
+        return InvalidInput("split.own[", slot, "] is ", quota, ", expected 0 or more");
       }
-      if (quotas != choices[expert]) return Wrong(expert, choices[expert], quotas);
+      // A larger sum never fits.
+      quotas += std::min(quota, 2 * int64_t{cuda::kMostChoices} - quotas);
     }
-    return absl::OkStatus();
-  }
-
-  // REQUIRES: Check, and an expert's choices are not more than that.
-  int32_t Take(size_t expert) {
-    size_t slot = SlotOf(expert, next_[expert]);
-    while (left_[slot] == 0) slot = SlotOf(expert, ++next_[expert]);
-    --left_[slot];
-    return static_cast<int32_t>(slot);
-  }
-
- private:
-  size_t SlotOf(size_t expert, size_t replica) const {
-    return static_cast<size_t>(slots_[expert * max_replicas_ + replica]);
-  }
-  absl::Status Wrong(size_t expert, int64_t choices, int64_t quotas) const {
-    return InvalidInput("layer ", layer_, ": expert ", expert, " has ", choices,
+    if (quotas == choices[expert]) continue;
+    return InvalidInput("layer ", to.layer, ": expert ", expert, " has ", choices[expert],
                         " choices of this rank, its own quotas sum to ", quotas,
                         ": the split is of other counts");
   }
-
-  const size_t num_experts_;
-  const size_t max_replicas_;
-  const int32_t layer_;
-  std::span<const int32_t> counts_;  // [E], replicas
-  std::span<const int32_t> slots_;   // [E, max_replicas]
-  std::vector<int64_t> left_;        // [S]
-  std::vector<size_t> next_;         // [E], the replica that the next choice looks at
-};
+  return absl::OkStatus();
+}
 
 // By value: the compiler then keeps the fields in registers, although the loop writes memory.
 template <class ExpertId>
@@ -190,32 +172,6 @@ void TurnAll(const cuda::CountArgs choices, const int64_t* slot_of_expert, void*
   }
 }
 
-template <class ExpertId>
-void CountAll(const cuda::CountArgs choices) {
-  const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
-  const auto num_experts = static_cast<uint64_t>(choices.num_experts);
-  const cuda::TokenDivider divider = cuda::MakeTokenDivider(choices.top_k);
-  for (uint32_t i = 0; i < cuda::NumChoices(choices); ++i) {
-    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(divider, i)] != 0) {
-      continue;
-    }
-    ++choices.counts[std::min(static_cast<uint64_t>(int64_t{ids[i]}), num_experts)];
-  }
-}
-
-// The choices in order; each is read before its slot is written.
-template <class ExpertId>
-void FillSlots(const cuda::CountArgs& choices, QuotaFill& fill, void* slots) {
-  const auto* ids = static_cast<const ExpertId*>(choices.expert_ids);
-  auto* written = static_cast<ExpertId*>(slots);
-  const cuda::TokenDivider divider = cuda::MakeTokenDivider(choices.top_k);
-  for (uint32_t i = 0; i < cuda::NumChoices(choices); ++i) {
-    const int32_t bin = cuda::BinOfChoice(choices, divider, i, ids[i]);
-    const bool is_expert = bin < choices.num_experts;
-    written[i] = is_expert ? fill.Take(static_cast<size_t>(bin)) : cuda::kNoSlot;
-  }
-}
-
 }  // namespace
 
 absl::Status CountTokens(const cuda::CountArgs& choices, void* stream) {
@@ -231,8 +187,7 @@ absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_e
   EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
   const bool is_int64 = choices.id_type == cuda::ExpertIdType::kInt64;
   if (slot_of_expert == nullptr && slots == nullptr && choices.counts != nullptr) {
-    is_int64 ? CountAll<int64_t>(choices) : CountAll<int32_t>(choices);
-    return absl::OkStatus();
+    return cuda::CountOnHost(choices);
   }
   if (slot_of_expert == nullptr) return InvalidInput("slot_of_expert is NULL");
   if (choices.num_tokens == 0) return absl::OkStatus();
@@ -285,13 +240,16 @@ absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs&
   counted.counts = counts.data();
   counted.out_of_range = &counts.back();
   EPLB_RETURN_IF_ERROR(cuda::CountOnHost(counted));
-  QuotaFill fill(placement, to);
-  EPLB_RETURN_IF_ERROR(fill.Check(std::span(counts).first(counts.size() - 1)));
-  if (choices.id_type == cuda::ExpertIdType::kInt64) {
-    FillSlots<int64_t>(choices, fill, to.slots);
-  } else {
-    FillSlots<int32_t>(choices, fill, to.slots);
-  }
+  const SlotLists lists = ListsOf(placement, to.layer);
+  EPLB_RETURN_IF_ERROR(CheckQuotas(lists, to, counts));
+  int64_t beyond = 0;  // stays 0, as the quotas are as many as the choices
+  EPLB_RETURN_IF_ERROR(cuda::QuotaRouteOnHost({.choices = choices,
+                                               .first_slot = lists.first_slot.data(),
+                                               .replica_slot = lists.replica_slot.data(),
+                                               .own = to.own.data(),
+                                               .num_slots = placement.num_slots,
+                                               .slots = to.slots,
+                                               .beyond = &beyond}));
   if (choices.counts == nullptr) return absl::OkStatus();
   for (size_t expert = 0; expert + 1 < counts.size(); ++expert) {
     choices.counts[expert] += counts[expert];

@@ -1,7 +1,6 @@
 #include "cuda/count.h"
 
 #include <algorithm>
-#include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -11,22 +10,22 @@ namespace {
 
 // A block's histogram has 32 bits a bin: this many choices cannot overflow it on any grid.
 constexpr int64_t kMaxChoices = int64_t{1} << 31;
+// By value: the compiler then keeps the fields in registers, although the loop writes memory.
 template <class ExpertId>
-void CountAll(const CountArgs& args) {
+void CountAll(const CountArgs args) {
   const TokenDivider divider = MakeTokenDivider(args.top_k);
   const ChoiceGrid grid = GridOfChoices(args);
-  const auto num_experts = static_cast<size_t>(args.num_experts);
-  std::vector<int32_t> counts(num_experts + 2);  // of a chunk
+  int32_t* chunk_counts = args.chunk_counts;
   for (uint32_t number = 0; number < static_cast<uint32_t>(grid.blocks); ++number) {
-    std::ranges::fill(counts, 0);
     const Chunk chunk = ChunkAt(args, grid, number);
+    if (chunk_counts != nullptr) std::fill_n(chunk_counts, args.num_experts, 0);
     for (uint32_t index = chunk.begin; index < chunk.end; ++index) {
-      ++counts[static_cast<size_t>(BinOfChoice<ExpertId>(args, divider, index))];
+      const int32_t bin = BinOfChoice<ExpertId>(args, divider, index);
+      if (bin > OutOfRangeBin(args)) continue;
+      ++*CountCell(args, bin);
+      if (chunk_counts != nullptr && bin < args.num_experts) ++chunk_counts[bin];
     }
-    for (size_t expert = 0; expert < num_experts; ++expert) args.counts[expert] += counts[expert];
-    *args.out_of_range += counts[num_experts];
-    if (args.chunk_counts == nullptr) continue;
-    std::copy_n(counts.begin(), num_experts, args.chunk_counts + number * num_experts);
+    if (chunk_counts != nullptr) chunk_counts += args.num_experts;
   }
 }
 

@@ -1,9 +1,8 @@
 #include "base/status_macros.h"
 #include "cuda/count.h"
 #include "cuda/kernels/histogram_device.cuh"
-#include "cuda/kernels/turn_device.cuh"
-#include "cuda/launch_in_turn.h"
 #include "cuda/load_kernels.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {
@@ -14,7 +13,6 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
     CountKernel(CountArgs args, ChoiceGrid grid, TokenDivider divider, bool fits) {
   extern __shared__ uint32_t histogram[];
   if (fits) ClearHistogram(args, histogram);
-  TakeTurn();
   __syncthreads();
   const Chunk chunk = ChunkAt(args, grid, blockIdx.x);
   const uint32_t end_of_quads = EndOfQuads<ExpertId>(chunk, args.expert_ids);
@@ -35,9 +33,9 @@ template <class ExpertId>
 absl::Status Launch(const CountArgs& args, cudaStream_t stream) {
   const int32_t shared_bytes = HistogramBytes(args.num_experts);
   const ChoiceGrid grid = GridOfChoices(args);
-  return LaunchInTurn("launch of the count kernel", &CountKernel<ExpertId>,
-                      {grid.blocks, grid.threads, shared_bytes}, stream, args, grid,
-                      MakeTokenDivider(args.top_k), shared_bytes > 0);
+  CountKernel<ExpertId><<<grid.blocks, grid.threads, shared_bytes, stream>>>(
+      args, grid, MakeTokenDivider(args.top_k), shared_bytes > 0);
+  return ToStatus(cudaGetLastError(), "launch of the count kernel");
 }
 
 }  // namespace

@@ -32,12 +32,12 @@ void RouteAllByQuota(const QuotaRouteArgs& args) {
     slots[index] = kNoSlot;
     if (bin >= choices.num_experts) continue;
     const CandidateList list = list_of(bin);
-    const int32_t found = IndexOfPlace(list, limits.data(), next[static_cast<size_t>(bin)]++);
-    if (found < list.first + list.count) {
-      slots[index] = args.replica_slot[found];
-    } else {
+    int32_t found = IndexOfPlace(list, limits.data(), next[static_cast<size_t>(bin)]++);
+    if (found == list.first + list.count) {
       ++*args.beyond;
+      found = DrawnIndex(list, args.first_token + TokenOfChoice(divider, index), bin);
     }
+    slots[index] = args.replica_slot[found];
   }
 }
 
@@ -61,12 +61,6 @@ absl::Status CheckQuotaRouteArgs(const QuotaRouteArgs& args) {
     return InvalidInput("route by quota of ", args.choices.num_tokens,
                         " tokens needs first_slot, replica_slot, own, slots and beyond, one of "
                         "them is null");
-  }
-  if (args.num_slots < 1 ||
-      ChooseQuotaRouteGrid(args.choices.num_experts, args.num_slots).warps == 0) {
-    return InvalidInput("route by quota over ", args.choices.num_experts, " experts in ",
-                        args.num_slots, " slots, expected 1 slot or more, and as many as ",
-                        kMaxSharedBytes, " bytes of shared memory hold");
   }
   return absl::OkStatus();
 }

@@ -1,11 +1,10 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/count.h"
-#include "cuda/kernels/turn_device.cuh"
 #include "cuda/kernels/warp_device.cuh"
-#include "cuda/launch_in_turn.h"
 #include "cuda/load_kernels.h"
 #include "cuda/quota_route.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {
@@ -24,10 +23,7 @@ class QuotaTable {
         slots_(reinterpret_cast<int16_t*>(counters_ +
                                           NumBins(args.choices) * (blockDim.x / Warp::kWidth))) {}
 
-  __device__ CandidateList ListOf(int32_t expert) const {
-    const uint32_t list = lists_[expert];
-    return {static_cast<int32_t>(list & 0xffff), static_cast<int32_t>(list >> 16)};
-  }
+  __device__ CandidateList ListOf(int32_t expert) const { return UnpackList(lists_[expert]); }
   __device__ const uint32_t* limits() const { return limits_; }
   // [NumBins], the counters of a warp.
   __device__ uint32_t* CountersOf(const CountArgs& choices, int32_t warp) const {
@@ -46,8 +42,7 @@ class QuotaTable {
     const int32_t num_experts = args.choices.num_experts;
     for (int32_t expert = threadIdx.x; expert < num_experts; expert += blockDim.x) {
       const int32_t first = args.first_slot[expert];
-      const int32_t count = args.first_slot[expert + 1] - first;
-      lists_[expert] = static_cast<uint32_t>(first) | static_cast<uint32_t>(count) << 16;
+      lists_[expert] = PackList({first, args.first_slot[expert + 1] - first});
     }
     const int32_t num_listed = args.first_slot[num_experts];
     for (int32_t i = threadIdx.x; i < num_listed; i += blockDim.x) {
@@ -97,7 +92,7 @@ class QuotaTable {
     }
   }
 
-  uint32_t* lists_;     // [num_experts], first | count << 16
+  uint32_t* lists_;     // [num_experts], see PackList
   uint32_t* limits_;    // [num_slots], see AddUpQuotas
   uint32_t* begin_;     // [num_experts], choices before those of this round of the block
   uint32_t* counters_;  // [warps, NumBins]
@@ -134,6 +129,18 @@ __device__ void Load(const CountArgs& choices, const Chunk& left, Hand<ExpertId>
   }
 }
 
+// Returns the lanes with this lane's bin, by a vote on each of its bits.
+__device__ uint32_t LanesOfBin(int32_t bin, int32_t num_bins) {
+  uint32_t same = Warp::kAll;
+#pragma unroll 3
+  for (int32_t bit = 1; bit < num_bins; bit *= 2) {
+    const bool is_set = (bin & bit) != 0;
+    const uint32_t set = Warp::Ballot(is_set);
+    same &= is_set ? set : ~set;
+  }
+  return same;
+}
+
 // Counts the choices of a warp by bin.
 template <class ExpertId>
 __device__ void Count(const CountArgs& choices, const TokenDivider& divider, uint32_t* counters,
@@ -147,7 +154,7 @@ __device__ void Count(const CountArgs& choices, const TokenDivider& divider, uin
     const int32_t bin = hand.Has(round)
                             ? BinOfChoice(choices, divider, hand.IndexOf(round), hand.ids[round])
                             : NoBin(choices);
-    const uint32_t same = Warp::Match(bin);
+    const uint32_t same = LanesOfBin(bin, NumBins(choices));
     const auto rank = static_cast<uint32_t>(__popc(same & lower_lanes));
     const uint32_t before = counters[bin];
     Warp::Sync();
@@ -160,8 +167,9 @@ __device__ void Count(const CountArgs& choices, const TokenDivider& divider, uin
 
 // counters: the choices of each bin before the warp's.
 template <class ExpertId>
-__device__ void WriteSlots(const QuotaRouteArgs& args, const QuotaTable& table,
-                           const uint32_t* counters, const Hand<ExpertId>& hand) {
+__device__ void WriteSlots(const QuotaRouteArgs& args, const TokenDivider& divider,
+                           const QuotaTable& table, const uint32_t* counters,
+                           const Hand<ExpertId>& hand) {
   auto* const slots = static_cast<ExpertId*>(args.slots);
 #pragma unroll
   for (int32_t round = 0; round < kRounds; ++round) {
@@ -171,12 +179,13 @@ __device__ void WriteSlots(const QuotaRouteArgs& args, const QuotaTable& table,
     if (bin < args.choices.num_experts) {
       const CandidateList list = table.ListOf(bin);
       const uint32_t place = counters[bin] + hand.places[round];
-      const int32_t index = IndexOfPlace(list, table.limits(), place);
-      if (index < list.first + list.count) {
-        slot = table.SlotAt(index);
-      } else {
-        Warp::AddTo(*args.beyond, 1);
+      int32_t found = IndexOfPlace(list, table.limits(), place);
+      if (found == list.first + list.count) {
+        Warp::AddTo(*args.beyond, int64_t{1});
+        found =
+            DrawnIndex(list, args.first_token + TokenOfChoice(divider, hand.IndexOf(round)), bin);
       }
+      slot = table.SlotAt(found);
     }
     slots[hand.IndexOf(round)] = slot;
   }
@@ -191,7 +200,6 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   const QuotaTable table(args, shared);
   uint32_t* const counters = table.CountersOf(choices, threadIdx.x / Warp::kWidth);
   table.Clear(choices.num_experts);
-  TakeTurn();
   Chunk left = ChunkAt(choices, grid, blockIdx.x);
   Hand<ExpertId> hand;
   Load(choices, left, hand);  // on its way while the table is made
@@ -204,11 +212,19 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
     __syncthreads();
     table.AddUpWarps(choices);
     __syncthreads();
-    WriteSlots(args, table, counters, hand);
+    WriteSlots(args, divider, table, counters, hand);
     left.begin += kRounds * blockDim.x;
     Load(choices, left, hand);
     __syncthreads();
   }
+}
+
+template <class ExpertId>
+void Launch(const QuotaRouteArgs& args, const QuotaRouteGrid& grid, cudaStream_t stream) {
+  const ChoiceGrid choices = GridOfChoices(args.choices);
+  QuotaRouteKernel<ExpertId>
+      <<<choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes, stream>>>(
+          args, choices, MakeTokenDivider(args.choices.top_k));
 }
 
 }  // namespace
@@ -219,13 +235,18 @@ absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {
   if (args.choices.chunk_counts == nullptr) {
     return InvalidInput("route by quota needs the chunk_counts of LaunchCount, they are null");
   }
-  const ChoiceGrid choices = GridOfChoices(args.choices);
   const QuotaRouteGrid grid = ChooseQuotaRouteGrid(args.choices.num_experts, args.num_slots);
-  const bool is_int32 = args.choices.id_type == ExpertIdType::kInt32;
-  return LaunchInTurn("launch of the kernel that routes by quota",
-                      is_int32 ? &QuotaRouteKernel<int32_t> : &QuotaRouteKernel<int64_t>,
-                      {choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes}, stream, args,
-                      choices, MakeTokenDivider(args.choices.top_k));
+  if (args.num_slots < 1 || grid.warps == 0) {
+    return InvalidInput("route by quota over ", args.choices.num_experts, " experts in ",
+                        args.num_slots, " slots, expected 1 slot or more, and as many as ",
+                        kMaxSharedBytes, " bytes of shared memory hold");
+  }
+  if (args.choices.id_type == ExpertIdType::kInt32) {
+    Launch<int32_t>(args, grid, stream);
+  } else {
+    Launch<int64_t>(args, grid, stream);
+  }
+  return ToStatus(cudaGetLastError(), "launch of the kernel that routes by quota");
 }
 
 absl::Status LoadQuotaRouteKernels() {

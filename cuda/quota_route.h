@@ -21,22 +21,22 @@ struct QuotaRouteGrid {
 };
 QuotaRouteGrid ChooseQuotaRouteGrid(int32_t num_experts, int32_t num_slots);
 
-// errors: as CheckChoices; InvalidArgument for a null array where there are tokens, and for more
-// experts and slots than shared memory holds, which 1,024 and 2,048 are not. No pointer is
+// errors: as CheckChoices; InvalidArgument for a null array where there are tokens. No pointer is
 // followed.
 absl::Status CheckQuotaRouteArgs(const QuotaRouteArgs& args);
 
 // Writes the slots on the CPU, with the body that the GPU runs: an expert's choices, in the order
 // of token and of choice, fill its slots in the order of replica rank up to their own quotas.
-// kNoSlot for padding, for ids outside 0..num_experts-1, and beyond the quotas. Needs no
-// chunk_counts. errors: as CheckQuotaRouteArgs. cost: O(num_tokens * top_k * replicas). threads:
-// none; the arrays are the caller's.
+// kNoSlot for padding and for ids outside 0..num_experts-1; beyond the quotas a slot that the token
+// draws, as RouteOnHost does. Needs no chunk_counts. errors: as CheckQuotaRouteArgs. cost:
+// O(num_tokens * top_k * replicas). threads: none; the arrays are the caller's.
 absl::Status QuotaRouteOnHost(const QuotaRouteArgs& args);
 
 #ifdef EPLB_WITH_CUDA
 // Writes the slots on the current device, in order with `stream` and after LaunchCount of the same
 // choices there; asynchronous, safe under graph capture, launches nothing for zero tokens. errors:
-// as CheckQuotaRouteArgs; InvalidArgument for null chunk_counts; Internal from CUDA.
+// as CheckQuotaRouteArgs; InvalidArgument for null chunk_counts, and for more experts and slots
+// than shared memory holds, which 1,024 and 2,048 are not; Internal from CUDA.
 absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream);
 
 // See LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.

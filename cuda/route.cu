@@ -1,9 +1,8 @@
 #include "base/status_macros.h"
 #include "cuda/kernels/histogram_device.cuh"
-#include "cuda/kernels/turn_device.cuh"
-#include "cuda/launch_in_turn.h"
 #include "cuda/load_kernels.h"
 #include "cuda/route.h"
+#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {
@@ -18,25 +17,21 @@ class PackedTable {
   __device__ void Load(const RouteArgs& args) const {
     const TableInMemory table(args);
     for (int32_t bin = threadIdx.x; bin < NumBins(args.choices); bin += blockDim.x) {
-      const CandidateList list = table.ListOf(bin);
-      lists_[bin] = static_cast<uint32_t>(list.first) | static_cast<uint32_t>(list.count) << 16;
+      lists_[bin] = PackList(table.ListOf(bin));
     }
     for (int32_t place = threadIdx.x; place <= args.table.num_slots; place += blockDim.x) {
       slots_[place] = static_cast<int16_t>(table.SlotAt(place));
     }
   }
 
-  __device__ CandidateList ListOf(int32_t bin) const {
-    const uint32_t list = lists_[bin];
-    return {static_cast<int32_t>(list & 0xffff), static_cast<int32_t>(list >> 16)};
-  }
+  __device__ CandidateList ListOf(int32_t bin) const { return UnpackList(lists_[bin]); }
   __device__ int32_t SlotAt(int32_t place) const { return slots_[place]; }
   __device__ int32_t CandidateOf(const CandidateList& list, uint32_t draw) const {
     return EqualCandidate(list, draw);
   }
 
  private:
-  uint32_t* lists_;  // [NumBins], first | count << 16
+  uint32_t* lists_;  // [NumBins], see PackList
   int16_t* slots_;   // [num_slots + 1]
 };
 
@@ -50,7 +45,6 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   const bool counts = choices.counts != nullptr;
   const PackedTable table(args, histogram + NumBins(choices));
   ClearHistogram(choices, histogram);
-  TakeTurn();
   const Chunk chunk = ChunkAt(choices, grid, blockIdx.x);
   const uint32_t end_of_quads = Smaller(EndOfQuads<ExpertId>(chunk, choices.expert_ids),
                                         EndOfQuads<ExpertId>(chunk, args.slots));
@@ -86,7 +80,6 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   const CountArgs& choices = args.choices;
   const TableInMemory table(args);
   if (fits) ClearHistogram(choices, histogram);
-  TakeTurn();
   __syncthreads();
   const Chunk chunk = ChunkAt(choices, grid, blockIdx.x);
   for (uint32_t index = chunk.begin + threadIdx.x; index < chunk.end; index += blockDim.x) {
@@ -105,13 +98,13 @@ absl::Status Launch(const RouteArgs& args, cudaStream_t stream) {
   const TokenDivider divider = MakeTokenDivider(choices.top_k);
   const int32_t packed_bytes = PackedTableBytes(choices.num_experts, args.table.num_slots);
   if (packed_bytes > 0 && args.table.thresholds == nullptr) {
-    return LaunchInTurn("launch of the route kernel", &RouteKernel<ExpertId>,
-                        {grid.blocks, grid.threads, packed_bytes}, stream, args, grid, divider);
+    RouteKernel<ExpertId><<<grid.blocks, grid.threads, packed_bytes, stream>>>(args, grid, divider);
+  } else {
+    const int32_t histogram_bytes = HistogramBytes(choices.num_experts);
+    RouteByAnyTableKernel<ExpertId><<<grid.blocks, grid.threads, histogram_bytes, stream>>>(
+        args, grid, divider, histogram_bytes > 0);
   }
-  const int32_t histogram_bytes = HistogramBytes(choices.num_experts);
-  return LaunchInTurn("launch of the route kernel", &RouteByAnyTableKernel<ExpertId>,
-                      {grid.blocks, grid.threads, histogram_bytes}, stream, args, grid, divider,
-                      histogram_bytes > 0);
+  return ToStatus(cudaGetLastError(), "launch of the route kernel");
 }
 
 }  // namespace

@@ -38,7 +38,7 @@ EPLB_HOST_DEVICE inline uint32_t NumChoices(const CountArgs& args) {
 // A block takes one chunk of neighbouring choices. Chunks follow from the number of choices alone,
 // so that a table of chunks has one size on every device. An H100 has 132 multiprocessors; more
 // blocks would add more histograms to memory, and blocks of fewer choices would do little else.
-inline uint32_t kMaxChunks = 132;  // candidate of a bench
+inline constexpr uint32_t kMaxChunks = 132;
 inline constexpr uint32_t kMinChunkChoices = 1024;
 inline constexpr uint32_t kChunkUnit = 256;
 
@@ -150,7 +150,7 @@ EPLB_HOST_DEVICE inline IdQuad<ExpertId> LoadQuad(const CountArgs& args, uint32_
 }
 
 struct QuadStart {
-  uint32_t token = 0;  // of the first choice
+  uint32_t token = 0;  // token of the first choice
   uint32_t next = 0;   // distance to the first choice of the next token
 };
 

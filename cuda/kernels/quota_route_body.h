@@ -1,5 +1,6 @@
 // The body of routing by quota: the choices of an expert, in the order of their index, fill its
-// slots. A chunk of choices begins where the counts of the chunks before it end.
+// slots. A chunk of choices begins where the counts of the chunks before it end. A choice beyond
+// the quotas draws a slot, so that no token is lost if the split is of other counts, or refused.
 #pragma once
 
 #include <cstdint>
@@ -15,14 +16,15 @@ namespace eplb::cuda {
 struct QuotaRouteArgs {
   // Choices of one layer, counted by LaunchCount with these chunk_counts.
   CountArgs choices;
-  // SplitLayer's: an expert's slots in the order of replica rank.
+  // An expert's slots, one or more, in the order of replica rank: DeviceTables::replicas.
   const int32_t* first_slot = nullptr;    // [num_experts + 1]
   const int32_t* replica_slot = nullptr;  // [first_slot[num_experts]]
-  const int64_t* own = nullptr;           // [num_slots], this rank's quotas, as SplitArgs::own
+  const int64_t* own = nullptr;  // [num_slots], this rank's quotas, as SplitArgs::own; < 0: none
   int32_t num_slots = 0;
   // [num_tokens, top_k] of choices.id_type; may be expert_ids itself, else apart from it.
   void* slots = nullptr;
   int64_t* beyond = nullptr;  // [1], choices beyond their expert's quotas are added to it
+  int64_t first_token = 0;    // number of token 0 for the draws of these, see RouteArgs
 };
 static_assert(std::is_trivially_copyable_v<QuotaRouteArgs>);
 
@@ -30,6 +32,7 @@ static_assert(std::is_trivially_copyable_v<QuotaRouteArgs>);
 inline constexpr uint32_t kMostChoices = uint32_t{1} << 31;
 
 EPLB_HOST_DEVICE inline uint32_t QuotaOf(int64_t own) {
+  if (own < 0) return 0;
   return own < kMostChoices ? static_cast<uint32_t>(own) : kMostChoices;
 }
 
@@ -49,6 +52,12 @@ EPLB_HOST_DEVICE inline int32_t IndexOfPlace(const CandidateList& list, const ui
   int32_t index = list.first;
   while (index < list.first + list.count && place >= limits[index]) ++index;
   return index;
+}
+
+// Returns the index of the slot that a choice of `token` beyond the quotas draws.
+EPLB_HOST_DEVICE inline int32_t DrawnIndex(const CandidateList& list, int64_t token,
+                                           int32_t expert) {
+  return list.first + EqualCandidate(list, RouteDraw(DrawKey(token), expert));
 }
 
 }  // namespace eplb::cuda

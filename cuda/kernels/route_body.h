@@ -80,6 +80,14 @@ struct CandidateList {
   int32_t count = 0;
 };
 
+// Both numbers in a word of a kernel's shared memory, which has fewer than 2^16 places.
+EPLB_HOST_DEVICE inline uint32_t PackList(const CandidateList& list) {
+  return static_cast<uint32_t>(list.first) | static_cast<uint32_t>(list.count) << 16;
+}
+EPLB_HOST_DEVICE inline CandidateList UnpackList(uint32_t packed) {
+  return {static_cast<int32_t>(packed & 0xffff), static_cast<int32_t>(packed >> 16)};
+}
+
 // Returns the candidate, 0..count-1, that a draw falls to if all have equal shares.
 EPLB_HOST_DEVICE inline int32_t EqualCandidate(const CandidateList& list, uint32_t draw) {
   return static_cast<int32_t>(uint64_t{draw} * static_cast<uint32_t>(list.count) >> 32);

@@ -33,8 +33,6 @@ struct Warp {
     // Two's complement: adding to the bits as unsigned adds to the int64.
     atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(value));
   }
-  // The lanes with the same value.
-  __device__ static uint32_t Match(int32_t value) { return __match_any_sync(kAll, value); }
 };
 
 }  // namespace eplb::cuda

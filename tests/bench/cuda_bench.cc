@@ -19,7 +19,6 @@
 #include "base/status_macros.h"
 #include "cuda/copy.h"
 #include "cuda/count.h"
-#include "cuda/launch_in_turn.h"
 #include "cuda/quota_route.h"
 #include "cuda/route.h"
 #include "cuda/runtime.h"
@@ -171,7 +170,7 @@ template <class ExpertId>
 struct RouteBatch {
   DeviceMemory ids, slots, counters, chunk_counts, beyond;
   CountArgs choices;
-  std::vector<int64_t> counts;  // of each expert
+  std::vector<int64_t> counts;  // choices of each expert
 };
 
 template <class ExpertId>
@@ -255,11 +254,11 @@ absl::StatusOr<Targets> MeasureRoute(int64_t num_tokens, int32_t percent, cudaSt
   EPLB_ASSIGN_OR_RETURN(const double fused_us, time_of(launch_fused));
   EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(launch_fused, stream));
   absl::PrintF(
-      "{\"bench\": \"route\", \"overlap\": %d, \"chunks\": %d, \"tokens\": %d, \"top_k\": %d, "
-      "\"id_bytes\": %d, \"replicated_percent\": %d, \"memcpy_us\": %.2f, \"count_us\": %.2f, "
-      "\"route_us\": %.2f, \"count_and_route_us\": %.2f, \"latency_us\": %.2f}\n",
-      launches_overlap, kMaxChunks, num_tokens, kTopK, sizeof(ExpertId), percent, memcpy_us,
-      count_us, route_us, fused_us, latency_us);
+      "{\"bench\": \"route\", \"tokens\": %d, \"top_k\": %d, \"id_bytes\": %d, "
+      "\"replicated_percent\": %d, \"memcpy_us\": %.2f, \"count_us\": %.2f, \"route_us\": %.2f, "
+      "\"count_and_route_us\": %.2f, \"latency_us\": %.2f}\n",
+      num_tokens, kTopK, sizeof(ExpertId), percent, memcpy_us, count_us, route_us, fused_us,
+      latency_us);
   return bench::RouteTargets(num_tokens, kTopK, sizeof(ExpertId), fused_us);
 }
 
@@ -303,11 +302,9 @@ absl::StatusOr<Targets> MeasureQuotaRoute(int64_t num_tokens, cudaStream_t strea
       DeviceTime([&](cudaStream_t s) { return LaunchQuotaRoute(args, s); }, kRepetitions, stream));
   EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(both, stream));
   absl::PrintF(
-      "{\"bench\": \"quota_route\", \"overlap\": %d, \"chunks\": %d, \"tokens\": %d, \"top_k\": "
-      "%d, \"id_bytes\": %d, \"quota_route_us\": %.2f, \"count_and_quota_route_us\": %.2f, "
-      "\"latency_us\": %.2f}\n",
-      launches_overlap, kMaxChunks, num_tokens, kTopK, sizeof(ExpertId), route_us, both_us,
-      latency_us);
+      "{\"bench\": \"quota_route\", \"tokens\": %d, \"top_k\": %d, \"id_bytes\": %d, "
+      "\"quota_route_us\": %.2f, \"count_and_quota_route_us\": %.2f, \"latency_us\": %.2f}\n",
+      num_tokens, kTopK, sizeof(ExpertId), route_us, both_us, latency_us);
   return bench::QuotaRouteTargets(num_tokens, kTopK, sizeof(ExpertId), both_us);
 }
 
@@ -405,7 +402,7 @@ absl::Status Add(absl::StatusOr<Targets> measured, Targets& all) {
   return absl::OkStatus();
 }
 
-absl::Status MeasureRoutes(cudaStream_t stream, Targets& all) {
+absl::Status MeasureRoutes(Targets& all, cudaStream_t stream) {
   for (const int64_t num_tokens : {4096, 16'384, 131'072}) {
     for (const int32_t percent : {0, 12, 50}) {
       EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int32_t>(num_tokens, percent, stream), all));
@@ -437,13 +434,7 @@ absl::Status MeasureAll(Targets& all) {
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(32, kExpertBytes, stream.get()), all));
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1, kExpertBytes, stream.get()), all));
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1024, kScaleBytes, stream.get()), all));
-  // Candidates: what is not the last is printed, and held to no target.
-  for (const auto& [overlap, chunks] : {std::pair(false, 132), {true, 264}, {true, 132}}) {
-    launches_overlap = overlap;
-    kMaxChunks = static_cast<uint32_t>(chunks);
-    Targets printed;
-    EPLB_RETURN_IF_ERROR(MeasureRoutes(stream.get(), overlap && chunks == 132 ? all : printed));
-  }
+  EPLB_RETURN_IF_ERROR(MeasureRoutes(all, stream.get()));
   return MeasureSplits(all, stream.get());
 }
 

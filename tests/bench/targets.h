@@ -95,7 +95,7 @@ inline std::vector<Target> RouteTargets(int64_t num_tokens, int32_t top_k, int32
            count_and_route_us, num_tokens == 4096 ? kMostRouteUs4096 : kMostRouteUs131072}};
 }
 
-// As RouteTargets, with the count of the chunks.
+// The same for the count of the chunks and the routing by quota.
 inline std::vector<Target> QuotaRouteTargets(int64_t num_tokens, int32_t top_k, int32_t id_bytes,
                                              double count_and_quota_route_us) {
   if (id_bytes != 4 || (num_tokens != 4096 && num_tokens != 131'072)) return {};

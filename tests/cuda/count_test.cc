@@ -160,7 +160,7 @@ TEST(TokenDividerTest, DividesAsTheProcessorDoes) {
     const TokenDivider divider = MakeTokenDivider(top_k);
     const auto divisor = static_cast<uint32_t>(top_k);
     for (uint32_t index = 0; index < uint32_t{1} << 31; index += 1 + index / 1000) {
-      const uint32_t multiple = index - index % divisor;  // where a wrong quotient shows
+      const uint32_t multiple = index - index % divisor;  // a wrong quotient shows here
       for (const uint32_t dividend : {index, multiple, multiple - (multiple > 0 ? 1 : 0)}) {
         ASSERT_EQ(TokenOfChoice(divider, dividend), dividend / divisor) << dividend << " " << top_k;
       }

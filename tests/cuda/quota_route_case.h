@@ -11,6 +11,8 @@
 
 namespace eplb::cuda::testing {
 
+inline constexpr int64_t kQuotaFirstToken = 123'456'789'012;
+
 template <class ExpertId>
 struct QuotaRouteCase {
   CountCase<ExpertId> choices;
@@ -26,13 +28,14 @@ struct QuotaRouteCase {
                         .first_slot = first_slot.data(),
                         .replica_slot = replica_slot.data(),
                         .own = own.data(),
-                        .num_slots = static_cast<int32_t>(own.size())};
+                        .num_slots = static_cast<int32_t>(own.size()),
+                        .first_token = kQuotaFirstToken};
     return args;
   }
 };
 
 // 1 to 3 slots an expert, in an order at random; a quota is a random part of what is left of the
-// expert's choices. One expert in 16 has quotas for all choices but one.
+// expert's choices. One expert in 16 has quotas for half of its choices; one of these has none.
 template <class ExpertId>
 QuotaRouteCase<ExpertId> MakeQuotaRouteCase(const CountShape& shape, uint64_t seed) {
   std::mt19937_64 random(seed);
@@ -51,7 +54,7 @@ QuotaRouteCase<ExpertId> MakeQuotaRouteCase(const CountShape& shape, uint64_t se
   std::vector<std::vector<int32_t>> slots_of(static_cast<size_t>(shape.num_experts));
   for (size_t expert = 0; expert < slots_of.size(); ++expert) {
     int64_t left = c.choices.counts[expert];
-    if (left > 0 && random() % 16 == 0) --left;
+    if (random() % 16 == 0) left = random() % 4 == 0 ? 0 : left / 2;
     for (int32_t i = c.first_slot[expert]; i < c.first_slot[expert + 1]; ++i) {
       const bool is_last = i + 1 == c.first_slot[expert + 1];
       const int64_t quota =
@@ -72,6 +75,11 @@ QuotaRouteCase<ExpertId> MakeQuotaRouteCase(const CountShape& shape, uint64_t se
     const auto expert = static_cast<size_t>(id);
     if (next[expert] == slots_of[expert].size()) {
       ++c.beyond;
+      const auto replicas = static_cast<uint64_t>(c.first_slot[expert + 1] - c.first_slot[expert]);
+      const uint64_t draw = RouteDraw(DrawKey(kQuotaFirstToken + static_cast<int64_t>(token)),
+                                      static_cast<int32_t>(id));
+      const auto drawn = static_cast<size_t>(c.first_slot[expert]) + (draw * replicas >> 32);
+      c.slots.back() = static_cast<ExpertId>(c.replica_slot[drawn]);
     } else {
       c.slots.back() = static_cast<ExpertId>(slots_of[expert][next[expert]++]);
     }

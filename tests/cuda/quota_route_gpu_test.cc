@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -76,6 +77,20 @@ TYPED_TEST(LaunchQuotaRouteTest, EqualsThePlainReferenceAtEachLaunchOfAGraph) {
     EXPECT_EQ(ids.Read(), c.slots) << "in place";
     if (this->HasFailure()) return;
   }
+}
+
+TYPED_TEST(LaunchQuotaRouteTest, RefusesWhatItCannotRoute) {
+  auto c = testing::MakeQuotaRouteCase<TypeParam>({1, 1, 1, false}, 1);
+  QuotaRouteArgs args = c.Args();
+  args.slots = c.slots.data();
+  args.beyond = &c.beyond;
+  EXPECT_THAT(LaunchQuotaRoute(args, nullptr).message(), ::testing::HasSubstr("chunk_counts"));
+  int32_t chunk_count = 0;
+  args.choices.chunk_counts = &chunk_count;
+  args.choices.num_experts = 4'000;
+  args.num_slots = 8'000;
+  EXPECT_THAT(LaunchQuotaRoute(args, nullptr).message(),
+              ::testing::HasSubstr("over 4000 experts in 8000 slots"));
 }
 
 }  // namespace

@@ -99,7 +99,8 @@ std::vector<int32_t> SlotsOnHost(const DeviceTables& tables, int32_t layer,
                                      .out_of_range = counts + tables.num_experts},
                          .table = {.candidates = tables.candidates + slot_row,
                                    .first_candidate = tables.first_candidate + layer * kRow,
-                                   .thresholds = tables.thresholds + slot_row},
+                                   .thresholds = tables.thresholds + slot_row,
+                                   .num_slots = tables.num_slots},
                          .slots = slots.data()});
   EXPECT_TRUE(routed.ok()) << routed;
   return slots;
