@@ -233,8 +233,9 @@ EPLB_HOST_DEVICE SplitVerdict TakeSums(const SplitArgs& args, const SplitMemory<
   });
   const bool is_large = refused > 0 || all > kMaxNarrowTokens;
   if (team.Max(is_large ? 1 : 0) == 0) {
-    const bool narrow = team.Sum(static_cast<int32_t>(all)) <= kMaxNarrowTokens;
-    return {kNotRefused, narrow && memory.tables.header->equal_speeds != 0 ? 1 : 0};
+    const bool narrow = team.Sum(static_cast<int32_t>(all)) <= kMaxNarrowTokens &&
+                        memory.tables.header->equal_speeds != 0;
+    return {kNotRefused, team.Max(narrow ? 1 : 0)};
   }
   refused = team.Max(refused);
   if (refused > 0) return {num_experts - refused, 0};
@@ -252,6 +253,13 @@ EPLB_HOST_DEVICE SplitPeak SolveAs(const SplitArgs& args, const SplitMemory<kWor
   return body.Solve(memory.sums, memory.tables.header->margins).peak;
 }
 
+// Any split that needs 64 bits, by one thread: slower, and correct.
+template <int kWords>
+EPLB_HOST_DEVICE EPLB_CALLED SplitPeak SolveWide(const SplitArgs& args,
+                                                 const SplitMemory<kWords>& memory) {
+  return SolveAs<kWords, int64_t>(args, memory, OneThread());
+}
+
 template <int kWords, class Team>
 EPLB_HOST_DEVICE void SolveLayer(const SplitArgs& args, int32_t index,
                                  const SplitMemory<kWords>& memory, int32_t groups,
@@ -260,8 +268,8 @@ EPLB_HOST_DEVICE void SolveLayer(const SplitArgs& args, int32_t index,
   SplitPeak peak;
   if (verdict.is_narrow != 0) {
     peak = SolveAs<kWords, int32_t>(args, memory, team);
-  } else if (verdict.refused == kNotRefused) {
-    peak = SolveAs<kWords, int64_t>(args, memory, team);
+  } else if (verdict.refused == kNotRefused && team.leader()) {
+    peak = SolveWide(args, memory);
   }
   if (!team.leader()) return;
   *memory.verdict = verdict;

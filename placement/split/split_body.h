@@ -56,7 +56,7 @@ EPLB_HOST_DEVICE inline SplitPeak LargerPeak(const SplitPeak& a, const SplitPeak
 
 // The most tokens that a GPU of this speed does within the peak. No GPU can have more than
 // kMaxSplitTokens, so a fast GPU beside a slow one, whose peak is high, has no more either.
-EPLB_HOST_DEVICE EPLB_CALLED inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
+EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
   const int64_t product = peak.tokens * speed;
   const int64_t tokens = peak.speed == 1 ? product : product / peak.speed;
   return tokens < kMaxSplitTokens ? tokens : kMaxSplitTokens;
@@ -83,6 +83,7 @@ struct OneThread {
   static constexpr bool leader() { return true; }
   template <class Work>
   EPLB_HOST_DEVICE void ForEach(int32_t count, const Work& work) const {
+    EPLB_ROLLED
     for (int32_t i = 0; i < count; ++i) work(i);
   }
   template <int kWords, class Work>
