@@ -253,13 +253,6 @@ EPLB_HOST_DEVICE SplitPeak SolveAs(const SplitArgs& args, const SplitMemory<kWor
   return body.Solve(memory.sums, memory.tables.header->margins).peak;
 }
 
-// Any split that needs 64 bits, by one thread: slower, and correct.
-template <int kWords>
-EPLB_HOST_DEVICE EPLB_CALLED SplitPeak SolveWide(const SplitArgs& args,
-                                                 const SplitMemory<kWords>& memory) {
-  return SolveAs<kWords, int64_t>(args, memory, OneThread());
-}
-
 template <int kWords, class Team>
 EPLB_HOST_DEVICE void SolveLayer(const SplitArgs& args, int32_t index,
                                  const SplitMemory<kWords>& memory, int32_t groups,
@@ -268,8 +261,8 @@ EPLB_HOST_DEVICE void SolveLayer(const SplitArgs& args, int32_t index,
   SplitPeak peak;
   if (verdict.is_narrow != 0) {
     peak = SolveAs<kWords, int32_t>(args, memory, team);
-  } else if (verdict.refused == kNotRefused && team.leader()) {
-    peak = SolveWide(args, memory);
+  } else if (verdict.refused == kNotRefused) {
+    peak = SolveAs<kWords, int64_t>(args, memory, team);
   }
   if (!team.leader()) return;
   *memory.verdict = verdict;

@@ -11,7 +11,7 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // of a block on every device
+inline constexpr size_t kSharedBytes = size_t{48} * 1024;      // of a block on every device
 inline constexpr size_t kMostSharedBytes = size_t{99} * 1024;  // if the kernel's attribute asks
 inline constexpr int kWarpLanes = 32;
 
