@@ -72,7 +72,7 @@ EPLB_HOST_DEVICE inline int64_t MaxTableNumbers(const SplitShape& shape) {
   const SplitSizes sizes = LargestSizes(shape);
   const int64_t squares = int64_t{sizes.num_replicated} * sizes.num_replicated;
   const int64_t pairs = int64_t{sizes.num_parts} * shape.max_slots_of_gpu / 2;
-  return 3 * int64_t{shape.num_experts} + sizes.num_replicated + 7 * int64_t{sizes.num_parts} +
+  return 3 * int64_t{shape.num_experts} + sizes.num_replicated + 8 * int64_t{sizes.num_parts} +
          2 * (pairs < squares ? pairs : squares) + shape.num_gpus + 5 * int64_t{shape.num_slots} +
          3;
 }

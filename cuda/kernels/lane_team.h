@@ -90,8 +90,10 @@ class LaneTeam {
   EPLB_HOST_DEVICE int32_t First(int32_t begin, int32_t end, const Test& test) const {
     EPLB_ROLLED
     for (int32_t at = begin; at < end; at += kLanes) {
+      // A lane without an index tests the first one, which costs no branch.
       const int32_t i = at + Machine::lane();
-      const uint32_t found = Machine::Ballot(i < end && test(i));
+      const bool passes = test(i < end ? i : at);
+      const uint32_t found = Machine::Ballot(i < end && passes);
       if (found != 0) return at + Machine::LowestBit(found);
     }
     return end;

@@ -512,8 +512,10 @@ class SplitBody {
   }
 
   EPLB_HOST_DEVICE void RemoveFromLevel(int32_t level, int32_t gpu) {
-    team_.Sync();
-    if (team_.leader()) scratch_.levels[level].Remove(gpu);
+    Set left = scratch_.levels[level];
+    left.Remove(gpu);
+    team_.Sync();  // all members have read what changes
+    if (team_.leader()) scratch_.levels[level] = left;
     team_.Sync();
   }
 
@@ -527,13 +529,11 @@ class SplitBody {
   // The expert's next part after `out`, in a ring, on a GPU of `level`: its place among the parts
   // expert by expert. REQUIRES: there is one.
   EPLB_HOST_DEVICE int32_t NextWithin(int32_t out, const Set& level) const {
-    const int32_t expert = layer_.part_expert[out];
-    const int32_t first = layer_.first_of_expert[expert];
-    const int32_t size = layer_.first_of_expert[expert + 1] - first;
+    const int32_t end = layer_.ring_first[out] + layer_.ring_size[out];
+    const int32_t size = layer_.ring_size[out];
     const int32_t place = layer_.part_place[out];
-    const auto wrapped = [&](int32_t i) {
-      return place + i < first + size ? place + i : place + i - size;
-    };
+    const auto wrapped = [=](int32_t i) { return place + i < end ? place + i : place + i - size; };
+    if (size == 2) return wrapped(1);  // most experts
     return wrapped(
         team_.First(1, size, [&](int32_t i) { return level.Has(layer_.expert_gpu[wrapped(i)]); }));
   }
@@ -556,10 +556,12 @@ class SplitBody {
 
   // Moves tokens from step.out on step.gpu to step.in on GPU `to`.
   EPLB_HOST_DEVICE void Move(const PathStep<Token>& step, int32_t to, Token tokens) {
+    const Token out = scratch_.part_tokens[step.out] - tokens;
+    const Token in = scratch_.part_tokens[step.in] + tokens;
     team_.Sync();  // all members have read what changes
     if (team_.leader()) {
-      team_.Add(scratch_.part_tokens[step.in], tokens);
-      team_.Add(scratch_.part_tokens[step.out], static_cast<Token>(-tokens));
+      scratch_.part_tokens[step.out] = out;
+      scratch_.part_tokens[step.in] = in;
     }
     team_.Sync();
     changed_.Add(step.gpu);
@@ -612,9 +614,9 @@ class SplitBody {
   }
 
   EPLB_HOST_DEVICE void ReturnTo(int32_t gpu, int32_t part, Set& todo) {
-    const int32_t end = layer_.first_of_expert[layer_.part_expert[part] + 1];
+    const int32_t end = layer_.ring_first[part] + layer_.ring_size[part];
     Token wanted = Smaller(room_.Of(gpu), scratch_.equal[part] - scratch_.part_tokens[part]);
-    int32_t i = layer_.first_of_expert[layer_.part_expert[part]];
+    int32_t i = layer_.ring_first[part];
     while (wanted > 0) {
       i = team_.First(i, end, [this](int32_t place) {
         const int32_t other = layer_.expert_part[place];
