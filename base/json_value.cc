@@ -247,12 +247,6 @@ absl::Status WrongKind(std::string_view name, const JsonValue& value, std::strin
                       ", expected ", View(expected));
 }
 
-absl::StatusOr<const JsonValue*> Require(const JsonValue& object, std::string_view key) {
-  const JsonValue* value = object.Find(key);
-  if (value == nullptr) return InvalidInput(View(key), " is missing");
-  return value;
-}
-
 }  // namespace
 
 const JsonValue* JsonValue::Find(std::string_view key) const {
@@ -283,21 +277,27 @@ absl::StatusOr<JsonValue> ParseJson(std::string_view text, size_t max_keys) {
   return root;
 }
 
+absl::StatusOr<const JsonValue*> GetMember(const JsonValue& object, std::string_view key) {
+  const JsonValue* value = object.Find(key);
+  if (value == nullptr) return InvalidInput(View(key), " is missing");
+  return value;
+}
+
 absl::StatusOr<int64_t> GetInteger(const JsonValue& object, std::string_view key) {
-  EPLB_ASSIGN_OR_RETURN(const JsonValue* value, Require(object, key));
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* value, GetMember(object, key));
   if (value->kind != Kind::kInteger) return WrongKind(key, *value, "an integer");
   return value->integer;
 }
 
 absl::StatusOr<std::string> GetString(const JsonValue& object, std::string_view key) {
-  EPLB_ASSIGN_OR_RETURN(const JsonValue* value, Require(object, key));
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* value, GetMember(object, key));
   if (value->kind != Kind::kString) return WrongKind(key, *value, "a string");
   return value->text;
 }
 
 absl::StatusOr<const JsonNumbers*> GetNumbers(const JsonValue& object, std::string_view key,
                                               size_t depth) {
-  EPLB_ASSIGN_OR_RETURN(const JsonValue* value, Require(object, key));
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* value, GetMember(object, key));
   return AsNumbers(*value, key, depth);
 }
 

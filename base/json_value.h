@@ -70,6 +70,7 @@ absl::StatusOr<JsonValue> ParseJson(std::string_view text, size_t max_keys = kMa
 
 // Members of an object by type. errors: InvalidArgument: "num_layers is missing", "num_layers is a
 // string, expected an integer".
+absl::StatusOr<const JsonValue*> GetMember(const JsonValue& object, std::string_view key);
 absl::StatusOr<int64_t> GetInteger(const JsonValue& object, std::string_view key);
 absl::StatusOr<std::string> GetString(const JsonValue& object, std::string_view key);
 // An array of numbers of `depth` levels; may be ragged. errors: also for "load[0][3] is a string".

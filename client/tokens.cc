@@ -177,10 +177,10 @@ void TurnAll(const cuda::CountArgs choices, const int64_t* slot_of_expert, void*
   const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
   auto* const written = static_cast<ExpertId*>(slots);
   const auto num_experts = static_cast<uint64_t>(choices.num_experts);
-  const int64_t num_choices = choices.num_tokens * choices.top_k;
-  for (int64_t i = 0; i < num_choices; ++i) {
+  const cuda::TokenDivider divider = cuda::MakeTokenDivider(choices.top_k);
+  for (uint32_t i = 0; i < cuda::NumChoices(choices); ++i) {
     const ExpertId id = ids[i];
-    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(choices, i)] != 0) {
+    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(divider, i)] != 0) {
       written[i] = static_cast<ExpertId>(slot_of_expert[num_experts]);
       continue;
     }
@@ -194,9 +194,9 @@ template <class ExpertId>
 void CountAll(const cuda::CountArgs choices) {
   const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
   const auto num_experts = static_cast<uint64_t>(choices.num_experts);
-  const int64_t num_choices = choices.num_tokens * choices.top_k;
-  for (int64_t i = 0; i < num_choices; ++i) {
-    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(choices, i)] != 0) {
+  const cuda::TokenDivider divider = cuda::MakeTokenDivider(choices.top_k);
+  for (uint32_t i = 0; i < cuda::NumChoices(choices); ++i) {
+    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(divider, i)] != 0) {
       continue;
     }
     ++choices.counts[std::min(static_cast<uint64_t>(int64_t{ids[i]}), num_experts)];
@@ -208,10 +208,10 @@ template <class ExpertId>
 void FillSlots(const cuda::CountArgs& choices, QuotaFill& fill, void* slots) {
   const auto* ids = static_cast<const ExpertId*>(choices.expert_ids);
   auto* written = static_cast<ExpertId*>(slots);
-  const int64_t num_choices = choices.num_tokens * choices.top_k;
-  for (int64_t i = 0; i < num_choices; ++i) {
-    const int32_t bin = cuda::BinOfId(choices, i, ids[i]);
-    const bool is_expert = bin != cuda::kNoBin && bin != choices.num_experts;
+  const cuda::TokenDivider divider = cuda::MakeTokenDivider(choices.top_k);
+  for (uint32_t i = 0; i < cuda::NumChoices(choices); ++i) {
+    const int32_t bin = cuda::BinOfChoice(choices, divider, i, ids[i]);
+    const bool is_expert = bin < choices.num_experts;
     written[i] = is_expert ? fill.Take(static_cast<size_t>(bin)) : cuda::kNoSlot;
   }
 }
@@ -256,7 +256,7 @@ absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choi
       .table = {.candidates = tables.candidates + int64_t{to.layer} * tables.num_slots,
                 .first_candidate =
                     tables.first_candidate + int64_t{to.layer} * (tables.num_experts + 1),
-                .thresholds = tables.thresholds + int64_t{to.layer} * tables.num_slots},
+                .num_slots = tables.num_slots},
       .slots = to.slots,
       .first_token = to.first_token};
   EPLB_RETURN_IF_ERROR(cuda::CheckRouteArgs(args));

@@ -1,6 +1,7 @@
 #include "cuda/count.h"
 
 #include <algorithm>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -10,25 +11,23 @@ namespace {
 
 // A block's histogram has 32 bits a bin: this many choices cannot overflow it on any grid.
 constexpr int64_t kMaxChoices = int64_t{1} << 31;
-constexpr int32_t kCountThreads = 512;
-constexpr int32_t kCountBlocksPerMultiprocessor = 2;
-// Shared memory of a block on every device by default.
-constexpr int32_t kMaxSharedBytes = 48 * 1024;
-
 template <class ExpertId>
 void CountAll(const CountArgs& args) {
-  const int64_t num_quads = NumQuads(args);
-  for (int64_t quad = 0; quad < num_quads; ++quad) {
-    for (const int32_t bin : BinsOfQuad<ExpertId>(args, quad).bins) {
-      if (bin != kNoBin) ++*CountCell(args, bin);
+  const TokenDivider divider = MakeTokenDivider(args.top_k);
+  const ChoiceGrid grid = GridOfChoices(args);
+  const auto num_experts = static_cast<size_t>(args.num_experts);
+  std::vector<int32_t> counts(num_experts + 2);  // of a chunk
+  for (uint32_t number = 0; number < static_cast<uint32_t>(grid.blocks); ++number) {
+    std::ranges::fill(counts, 0);
+    const Chunk chunk = ChunkAt(args, grid, number);
+    for (uint32_t index = chunk.begin; index < chunk.end; ++index) {
+      ++counts[static_cast<size_t>(BinOfChoice<ExpertId>(args, divider, index))];
     }
+    for (size_t expert = 0; expert < num_experts; ++expert) args.counts[expert] += counts[expert];
+    *args.out_of_range += counts[num_experts];
+    if (args.chunk_counts == nullptr) continue;
+    std::copy_n(counts.begin(), num_experts, args.chunk_counts + number * num_experts);
   }
-}
-
-// Returns the bytes of a block's histogram; 0 if not every device gives a block that much.
-int32_t HistogramBytes(int32_t num_experts) {
-  const int64_t bytes = (int64_t{num_experts} + 1) * static_cast<int64_t>(sizeof(uint32_t));
-  return bytes <= kMaxSharedBytes ? static_cast<int32_t>(bytes) : 0;
 }
 
 }  // namespace
@@ -54,6 +53,10 @@ absl::Status CheckCountArgs(const CountArgs& args) {
     return InvalidInput("count of ", args.num_tokens,
                         " tokens needs counts and out_of_range, one of them is null");
   }
+  if (args.chunk_counts != nullptr && HistogramBytes(args.num_experts) == 0) {
+    return InvalidInput("count of chunks over ", args.num_experts, " experts, at most ",
+                        kMaxSharedBytes / sizeof(uint32_t) - 2, " are possible");
+  }
   return absl::OkStatus();
 }
 
@@ -67,14 +70,20 @@ absl::Status CountOnHost(const CountArgs& args) {
   return absl::OkStatus();
 }
 
-CountGrid ChooseCountGrid(const CountArgs& args, int32_t num_multiprocessors) {
-  const int64_t num_quads = NumQuads(args);
-  if (num_quads == 0) return {};
-  const int64_t wanted = (num_quads + kCountThreads - 1) / kCountThreads;
-  const int64_t most = int64_t{std::max(1, num_multiprocessors)} * kCountBlocksPerMultiprocessor;
-  return {.blocks = static_cast<int32_t>(std::min(wanted, most)),
-          .threads = kCountThreads,
-          .shared_bytes = args.counts == nullptr ? 0 : HistogramBytes(args.num_experts)};
+ChoiceGrid GridOfChoices(const CountArgs& args) {
+  const uint32_t chunk_choices = ChunkChoices(NumChoices(args));
+  return {.blocks = static_cast<int32_t>(NumChunks(NumChoices(args))),
+          .threads = std::min(static_cast<int32_t>(chunk_choices / kQuad), kMaxChoiceThreads),
+          .chunk_choices = chunk_choices};
+}
+
+int64_t ChunkCountsBytes(const CountArgs& args) {
+  return int64_t{NumChunks(NumChoices(args))} * args.num_experts * int64_t{sizeof(int32_t)};
+}
+
+int32_t HistogramBytes(int32_t num_experts) {
+  const int64_t bytes = (int64_t{num_experts} + 2) * static_cast<int64_t>(sizeof(uint32_t));
+  return bytes <= kMaxSharedBytes ? static_cast<int32_t>(bytes) : 0;
 }
 
 }  // namespace eplb::cuda

@@ -1,39 +1,43 @@
 #include "base/status_macros.h"
 #include "cuda/count.h"
 #include "cuda/kernels/histogram_device.cuh"
+#include "cuda/kernels/turn_device.cuh"
+#include "cuda/launch_in_turn.h"
 #include "cuda/load_kernels.h"
-#include "cuda/runtime.h"
 
 namespace eplb::cuda {
 namespace {
 
-// Blocks stride over the quads. With kShared each block counts in its own histogram first.
-template <class ExpertId, bool kShared>
-__global__ void CountKernel(CountArgs args) {
+// A block counts a chunk in a histogram of its own, if it fits, and adds that to memory.
+template <class ExpertId>
+__global__ void __launch_bounds__(kMaxChoiceThreads)
+    CountKernel(CountArgs args, ChoiceGrid grid, TokenDivider divider, bool fits) {
   extern __shared__ uint32_t histogram[];
-  if constexpr (kShared) {
-    ClearHistogram(args, histogram);
-    __syncthreads();
+  if (fits) ClearHistogram(args, histogram);
+  TakeTurn();
+  __syncthreads();
+  const Chunk chunk = ChunkAt(args, grid, blockIdx.x);
+  const uint32_t end_of_quads = EndOfQuads<ExpertId>(chunk, args.expert_ids);
+  for (uint32_t first = chunk.begin + kQuad * threadIdx.x; first < end_of_quads;
+       first += kQuad * blockDim.x) {
+    const BinQuad quad = BinsOfQuad(args, divider, first, LoadQuad<ExpertId>(args, first));
+    for (const int32_t bin : quad.bins) AddBin(args, bin, histogram, fits);
   }
-  const int64_t num_quads = NumQuads(args);
-  const int64_t stride = int64_t{gridDim.x} * blockDim.x;
-  for (int64_t quad = int64_t{blockIdx.x} * blockDim.x + threadIdx.x; quad < num_quads;
-       quad += stride) {
-    AddQuad(args, BinsOfQuad<ExpertId>(args, quad), kShared ? histogram : nullptr);
+  for (uint32_t index = end_of_quads + threadIdx.x; index < chunk.end; index += blockDim.x) {
+    AddBin(args, BinOfChoice<ExpertId>(args, divider, index), histogram, fits);
   }
-  if constexpr (kShared) {
-    __syncthreads();
-    MergeHistogram(args, histogram);
-  }
+  if (!fits) return;
+  __syncthreads();
+  MergeHistogram(args, histogram);
 }
 
 template <class ExpertId>
-void Launch(const CountArgs& args, const CountGrid& grid, cudaStream_t stream) {
-  if (grid.shared_bytes > 0) {
-    CountKernel<ExpertId, true><<<grid.blocks, grid.threads, grid.shared_bytes, stream>>>(args);
-  } else {
-    CountKernel<ExpertId, false><<<grid.blocks, grid.threads, 0, stream>>>(args);
-  }
+absl::Status Launch(const CountArgs& args, cudaStream_t stream) {
+  const int32_t shared_bytes = HistogramBytes(args.num_experts);
+  const ChoiceGrid grid = GridOfChoices(args);
+  return LaunchInTurn("launch of the count kernel", &CountKernel<ExpertId>,
+                      {grid.blocks, grid.threads, shared_bytes}, stream, args, grid,
+                      MakeTokenDivider(args.top_k), shared_bytes > 0);
 }
 
 }  // namespace
@@ -41,19 +45,12 @@ void Launch(const CountArgs& args, const CountGrid& grid, cudaStream_t stream) {
 absl::Status LaunchCount(const CountArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckCountArgs(args));
   if (args.num_tokens == 0) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const int32_t num_multiprocessors, NumMultiprocessors());
-  const CountGrid grid = ChooseCountGrid(args, num_multiprocessors);
-  if (args.id_type == ExpertIdType::kInt32) {
-    Launch<int32_t>(args, grid, stream);
-  } else {
-    Launch<int64_t>(args, grid, stream);
-  }
-  return ToStatus(cudaGetLastError(), "launch of the count kernel");
+  return args.id_type == ExpertIdType::kInt32 ? Launch<int32_t>(args, stream)
+                                              : Launch<int64_t>(args, stream);
 }
 
 absl::Status LoadCountKernels() {
-  return LoadKernels(&CountKernel<int32_t, false>, &CountKernel<int32_t, true>,
-                     &CountKernel<int64_t, false>, &CountKernel<int64_t, true>);
+  return LoadKernels(&CountKernel<int32_t>, &CountKernel<int64_t>);
 }
 
 }  // namespace eplb::cuda

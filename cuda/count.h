@@ -18,25 +18,26 @@ namespace eplb::cuda {
 // pointer is followed.
 absl::Status CheckChoices(const CountArgs& args);
 
-// errors: as CheckChoices; InvalidArgument for a null counter where there are tokens.
+// errors: as CheckChoices; InvalidArgument for a null counter where there are tokens, and for
+// chunk_counts of so many experts that HistogramBytes is 0.
 absl::Status CheckCountArgs(const CountArgs& args);
 
 // Adds the counts on the CPU, with the body that the GPU runs. errors: as CheckCountArgs.
 // cost: O(num_tokens * top_k). threads: none; the arrays are the caller's.
 absl::Status CountOnHost(const CountArgs& args);
 
-// Grid of a kernel over router choices, LaunchCount's and LaunchRoute's.
-struct CountGrid {
-  int32_t blocks = 0;  // 0 when there are no choices
-  int32_t threads = 0;
-  int32_t shared_bytes = 0;  // a histogram per block; 0: too many experts, blocks add to memory, or
-                             // no counters
-};
+// Returns the grid of a kernel over router choices, such as LaunchCount's and LaunchRoute's.
+ChoiceGrid GridOfChoices(const CountArgs& args);
 
-// A thread has one quad of choices while multiprocessors are idle, since routing is on the way of
-// the forward pass, where latency counts; at most two blocks a multiprocessor, which then stride.
-// Blocks are few and large because each adds its histogram to memory.
-CountGrid ChooseCountGrid(const CountArgs& args, int32_t num_multiprocessors);
+// Returns the bytes of chunk_counts.
+int64_t ChunkCountsBytes(const CountArgs& args);
+
+// Bytes of shared memory that a block gets on every device without asking for more.
+inline constexpr int32_t kMaxSharedBytes = 48 * 1024;
+
+// Returns the bytes of a block's histogram; 0 if a block of some device has not that much shared
+// memory.
+int32_t HistogramBytes(int32_t num_experts);
 
 #ifdef EPLB_WITH_CUDA
 // Adds the counts on the current device, in order with `stream`; asynchronous, safe under graph

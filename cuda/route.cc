@@ -98,14 +98,13 @@ void WriteThresholds(const RouteLayer& layer, std::span<const int32_t> candidate
 }
 
 template <class ExpertId>
-void RouteAll(const RouteArgs& args, bool counted) {
-  const int64_t num_quads = NumQuads(args.choices);
-  for (int64_t quad = 0; quad < num_quads; ++quad) {
-    const BinQuad quad_bins = RouteQuad<ExpertId>(args, quad);
-    if (!counted) continue;
-    for (const int32_t bin : quad_bins.bins) {
-      if (bin != kNoBin) ++*CountCell(args.choices, bin);
-    }
+void RouteAll(const RouteArgs& args) {
+  const TokenDivider divider = MakeTokenDivider(args.choices.top_k);
+  const TableInMemory table(args);
+  for (uint32_t index = 0; index < NumChoices(args.choices); ++index) {
+    const int32_t bin = RouteChoice<ExpertId>(args, divider, table, index);
+    if (args.choices.counts == nullptr || bin > OutOfRangeBin(args.choices)) continue;
+    ++*CountCell(args.choices, bin);
   }
 }
 
@@ -114,7 +113,8 @@ void RouteAll(const RouteArgs& args, bool counted) {
 RouteTable HostRouteTable::View() const {
   return {.candidates = candidates.data(),
           .first_candidate = first_candidate.data(),
-          .thresholds = thresholds.data()};
+          .thresholds = thresholds.data(),
+          .num_slots = static_cast<int32_t>(candidates.size())};
 }
 
 absl::StatusOr<HostRouteTable> MakeRouteTable(const RouteLayer& layer) {
@@ -145,19 +145,28 @@ absl::Status CheckRouteArgs(const RouteArgs& args) {
     return InvalidInput("route of ", args.choices.num_tokens,
                         " tokens needs candidates, first_candidate and slots, one of them is null");
   }
+  if (args.table.num_slots < 1) {
+    return InvalidInput("route by a table of ", args.table.num_slots, " slots, expected >= 1");
+  }
   if ((args.choices.counts == nullptr) != (args.choices.out_of_range == nullptr)) {
     return InvalidInput("route has one of counts and out_of_range, expected both or neither");
   }
   return absl::OkStatus();
 }
 
+int32_t PackedTableBytes(int32_t num_experts, int32_t num_slots) {
+  const int64_t bytes = 2 * int64_t{HistogramBytes(num_experts)} +
+                        (int64_t{num_slots} + 1) * static_cast<int64_t>(sizeof(int16_t));
+  return bytes <= kMaxSharedBytes && HistogramBytes(num_experts) > 0 ? static_cast<int32_t>(bytes)
+                                                                     : 0;
+}
+
 absl::Status RouteOnHost(const RouteArgs& args) {
   EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
-  const bool counted = args.choices.counts != nullptr;
   if (args.choices.id_type == ExpertIdType::kInt32) {
-    RouteAll<int32_t>(args, counted);
+    RouteAll<int32_t>(args);
   } else {
-    RouteAll<int64_t>(args, counted);
+    RouteAll<int64_t>(args);
   }
   return absl::OkStatus();
 }

@@ -48,9 +48,13 @@ struct HostRouteTable {
 // + num_experts).
 absl::StatusOr<HostRouteTable> MakeRouteTable(const RouteLayer& layer);
 
-// errors: as CheckChoices; InvalidArgument: a null table or null slots where there are tokens, one
-// of the two counters without the other. No pointer is followed.
+// errors: as CheckChoices; InvalidArgument: a null table, one without slots, or null slots where
+// there are tokens; one of the two counters without the other. No pointer is followed.
 absl::Status CheckRouteArgs(const RouteArgs& args);
+
+// Returns the bytes of a block's table and histogram, as the kernel packs them. 0 if they are too
+// many: then LaunchRoute reads the table in memory.
+int32_t PackedTableBytes(int32_t num_experts, int32_t num_slots);
 
 // Writes the slots on the CPU, with the body that the GPU runs; kNoSlot for the choices of padding
 // tokens and for ids outside 0..num_experts-1. The choice among replicas depends on nothing but

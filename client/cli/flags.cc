@@ -151,7 +151,7 @@ void AddFormat(Flags& flags, Format& format, Formats formats) {
 void AddLoad(Flags& flags, std::string& path, const std::string& help, LoadReading& reading) {
   flags.Text("--load", "FILE", path, help);
   AddLoadReading(flags, reading);
-  for (const char* name : {"--format", "--first-layer", "--layers"}) {
+  for (const char* name : {"--format", "--first-layer", "--layers", "--experts"}) {
     flags.With(name).Needs("--load");
   }
 }
@@ -163,6 +163,9 @@ void AddLoadReading(Flags& flags, LoadReading& reading) {
   AddLayerChoice(flags, reading.layers, "First layer to read [0]",
                  "Layers to read, such as 3-60 or 1,3,5 [all]");
   flags.With("--first-layer").Check(&CheckNotNegative);
+  AddInteger(flags, "--experts", "E", reading.experts,
+             "Number of experts, for files of single choices: router traces of Megatron, or .pt of "
+             "a tensor [tokens, layers, top-k]");
 }
 
 void AddLayerChoice(Flags& flags, LayerChoice& choice, const std::string& first_help,

@@ -218,7 +218,8 @@ void AddReplay(const Flags& root) {
       root, "replay", "Apply the daemon's decision rules to a recorded trace", &RunReplay);
   flags
       .Text("--trace", "FILE", options.trace,
-            "Windows: JSON lines, .npy or .npz of three dimensions, or what other systems record")
+            "Windows: JSON lines, .npy, .npz or .pt of three dimensions, or what other systems "
+            "record")
       .Required();
   AddLoadReading(flags, options.reading);
   AddInteger(flags, "--slots", "S", options.slots, "Slots of a layer over all GPUs").Required();

@@ -1,5 +1,5 @@
-// The body of the token count: which counters four router choices add to. No barrier, no atomic:
-// the caller adds, on the GPU with atomics, on the CPU plainly.
+// The body of the token count: which counters router choices add to. No barrier, no atomic: the
+// caller adds, on the GPU with atomics, on the CPU plainly.
 #pragma once
 
 #include <cstdint>
@@ -22,33 +22,107 @@ struct CountArgs {
   int32_t num_experts = 0;
   int64_t* counts = nullptr;        // [num_experts], tokens per expert are added to it
   int64_t* out_of_range = nullptr;  // [1], choices outside 0..num_experts-1 are added to it
+  // [NumChunks, num_experts], written: the choices of each chunk, by which LaunchQuotaRoute routes.
+  // Null: none.
+  int32_t* chunk_counts = nullptr;
 };
 static_assert(std::is_trivially_copyable_v<CountArgs>);
 
-inline constexpr int32_t kNoBin = -1;
+EPLB_HOST_DEVICE inline uint32_t Smaller(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
-// The token of choice `index`, 0..num_tokens*top_k-1. Their number is at most 2^31, and the GPU
-// divides 32 bits several times faster than 64.
-EPLB_HOST_DEVICE inline int64_t TokenOfChoice(const CountArgs& args, int64_t index) {
-  return static_cast<uint32_t>(index) / static_cast<uint32_t>(args.top_k);
+// The number of choices is at most 2^31.
+EPLB_HOST_DEVICE inline uint32_t NumChoices(const CountArgs& args) {
+  return static_cast<uint32_t>(args.num_tokens) * static_cast<uint32_t>(args.top_k);
 }
 
-// The bin of a choice of `token` with this id: its expert, num_experts when the id is out of range,
-// kNoBin for padding, whatever its id.
+// A block takes one chunk of neighbouring choices. Chunks follow from the number of choices alone,
+// so that a table of chunks has one size on every device. An H100 has 132 multiprocessors; more
+// blocks would add more histograms to memory, and blocks of fewer choices would do little else.
+inline uint32_t kMaxChunks = 132;  // candidate of a bench
+inline constexpr uint32_t kMinChunkChoices = 1024;
+inline constexpr uint32_t kChunkUnit = 256;
+
+inline uint32_t ChunkChoices(uint32_t num_choices) {
+  const uint32_t num_units = (num_choices + kChunkUnit - 1) / kChunkUnit;
+  const uint32_t choices = (num_units + kMaxChunks - 1) / kMaxChunks * kChunkUnit;
+  return choices > kMinChunkChoices ? choices : kMinChunkChoices;
+}
+
+inline uint32_t NumChunks(uint32_t num_choices) {
+  const uint32_t choices = ChunkChoices(num_choices);
+  return (num_choices + choices - 1) / choices;
+}
+
+// A bin is an expert, or one of the next two.
+EPLB_HOST_DEVICE inline int32_t OutOfRangeBin(const CountArgs& args) { return args.num_experts; }
+// Choices of padding, whatever their id, and those after the last one. No counter has this bin.
+EPLB_HOST_DEVICE inline int32_t NoBin(const CountArgs& args) { return args.num_experts + 1; }
+EPLB_HOST_DEVICE inline int32_t NumBins(const CountArgs& args) { return args.num_experts + 2; }
+
 template <class ExpertId>
-EPLB_HOST_DEVICE inline int32_t BinOfTokensId(const CountArgs& args, int64_t token, ExpertId id) {
-  if (args.is_padding != nullptr && args.is_padding[token] != 0) return kNoBin;
-  return id >= 0 && id < args.num_experts ? static_cast<int32_t>(id) : args.num_experts;
+EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, ExpertId id) {
+  using Unsigned = std::make_unsigned_t<ExpertId>;  // ids below 0 are large
+  const auto num_experts = static_cast<Unsigned>(args.num_experts);
+  const auto bin = static_cast<Unsigned>(id);
+  return static_cast<int32_t>(bin < num_experts ? bin : num_experts);
 }
 
-// Returns the bin of router choice `index`.
+// Divides the index of a choice by top_k with one multiplication. A GPU has no instruction that
+// divides. source: Granlund, Montgomery 1994, "Division by invariant integers using
+// multiplication". The dividend is below 2^31, so the multiplier needs 32 bits.
+struct TokenDivider {
+  uint32_t multiplier = 0;
+  int32_t shift = 0;
+};
+
+inline TokenDivider MakeTokenDivider(int32_t top_k) {
+  int32_t shift = 31;
+  while (int64_t{1} << (shift - 31) < top_k) ++shift;
+  const auto divisor = static_cast<uint64_t>(top_k);
+  return {static_cast<uint32_t>(((uint64_t{1} << shift) + divisor - 1) / divisor), shift};
+}
+
+// Returns the token of choice `index`.
+EPLB_HOST_DEVICE inline uint32_t TokenOfChoice(const TokenDivider& divider, uint32_t index) {
+  return static_cast<uint32_t>(uint64_t{index} * divider.multiplier >> divider.shift);
+}
+
+// Returns the bin of choice `index`, which has this id.
 template <class ExpertId>
-EPLB_HOST_DEVICE inline int32_t BinOfId(const CountArgs& args, int64_t index, ExpertId id) {
-  return BinOfTokensId(args, TokenOfChoice(args, index), id);
+EPLB_HOST_DEVICE inline int32_t BinOfChoice(const CountArgs& args, const TokenDivider& divider,
+                                            uint32_t index, ExpertId id) {
+  const bool is_padding =
+      args.is_padding != nullptr && args.is_padding[TokenOfChoice(divider, index)] != 0;
+  return is_padding ? NoBin(args) : BinOfId(args, id);
+}
+template <class ExpertId>
+EPLB_HOST_DEVICE inline int32_t BinOfChoice(const CountArgs& args, const TokenDivider& divider,
+                                            uint32_t index) {
+  return BinOfChoice(args, divider, index, static_cast<const ExpertId*>(args.expert_ids)[index]);
 }
 
-// Choices that a thread takes at once: neighbours, which vectors load and store.
-inline constexpr int32_t kQuad = 4;
+// Blocks and threads of a kernel over choices: a chunk a block.
+inline constexpr int32_t kMaxChoiceThreads = 1024;
+struct ChoiceGrid {
+  int32_t blocks = 0;  // NumChunks; 0 if there are no choices
+  int32_t threads = 0;
+  uint32_t chunk_choices = 0;
+};
+
+struct Chunk {
+  uint32_t begin = 0;  // a multiple of kChunkUnit
+  uint32_t end = 0;
+};
+
+EPLB_HOST_DEVICE inline Chunk ChunkAt(const CountArgs& args, const ChoiceGrid& grid,
+                                      uint32_t index) {
+  const uint32_t begin = index * grid.chunk_choices;
+  return {begin, Smaller(begin + grid.chunk_choices, NumChoices(args))};
+}
+
+// Four neighbours, which a thread of the GPU takes at once, by vectors. `first` is the first
+// choice, a multiple of kQuad.
+inline constexpr uint32_t kQuad = 4;
 
 template <class ExpertId>
 struct alignas(16) IdQuad {
@@ -56,69 +130,65 @@ struct alignas(16) IdQuad {
 };
 
 struct BinQuad {
-  int32_t bins[kQuad];  // see BinOfId; kNoBin after the last choice
+  int32_t bins[kQuad];
 };
 
 struct TokenQuad {
-  uint32_t tokens[kQuad];  // see TokenOfChoice
+  uint32_t tokens[kQuad];
 };
 
-EPLB_HOST_DEVICE inline int64_t NumQuads(const CountArgs& args) {
-  return (args.num_tokens * args.top_k + kQuad - 1) / kQuad;
+// Returns the choice at which the quads of a chunk end: none are before it in an array that is not
+// aligned, and up to three choices of the last chunk are after it.
+template <class ExpertId>
+EPLB_HOST_DEVICE inline uint32_t EndOfQuads(const Chunk& chunk, const void* array) {
+  return IsAligned(array, alignof(IdQuad<ExpertId>)) ? chunk.end - chunk.end % kQuad : chunk.begin;
 }
 
-// How many choices there are from those of `quad` on, 0..NumQuads-1: kQuad or more but for the
-// last.
-EPLB_HOST_DEVICE inline int64_t ChoicesFromQuad(const CountArgs& args, int64_t quad) {
-  return args.num_tokens * args.top_k - quad * kQuad;
+template <class ExpertId>
+EPLB_HOST_DEVICE inline IdQuad<ExpertId> LoadQuad(const CountArgs& args, uint32_t first) {
+  return LoadAligned<IdQuad<ExpertId>>(static_cast<const ExpertId*>(args.expert_ids) + first);
 }
 
-// The tokens of choices 4 * quad .. 4 * quad + 3, by one division.
-EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, int64_t quad) {
-  const auto first = static_cast<uint32_t>(quad * kQuad);
-  const auto top_k = static_cast<uint32_t>(args.top_k);
-  uint32_t token = first / top_k;
-  uint32_t next = (token + 1) * top_k - first;  // the next token's first choice, modulo 2^32
+struct QuadStart {
+  uint32_t token = 0;  // of the first choice
+  uint32_t next = 0;   // distance to the first choice of the next token
+};
+
+EPLB_HOST_DEVICE inline QuadStart StartOfQuad(const CountArgs& args, const TokenDivider& divider,
+                                              uint32_t first) {
+  const uint32_t token = TokenOfChoice(divider, first);
+  return {token, (token + 1) * static_cast<uint32_t>(args.top_k) - first};
+}
+
+EPLB_HOST_DEVICE inline TokenQuad TokensOfQuad(const CountArgs& args, QuadStart start) {
   TokenQuad result;
   EPLB_UNROLL
-  for (int32_t i = 0; i < kQuad; ++i) {
-    if (static_cast<uint32_t>(i) == next) {
-      ++token;
-      next += top_k;
+  for (uint32_t i = 0; i < kQuad; ++i) {
+    if (i == start.next) {
+      ++start.token;
+      start.next += static_cast<uint32_t>(args.top_k);
     }
-    result.tokens[i] = token;
+    result.tokens[i] = start.token;
   }
   return result;
 }
 
-// The bins of these choices, as far as there are such.
 template <class ExpertId>
-EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad,
-                                           const TokenQuad& of) {
-  const int64_t first = quad * kQuad;
-  const int64_t left = ChoicesFromQuad(args, quad);
-  const auto* ids = static_cast<const ExpertId*>(args.expert_ids) + first;
-  // Loops of fixed length, which the GPU's compiler unrolls: the quads stay in registers.
-  IdQuad<ExpertId> chosen{};
-  if (left >= kQuad && IsAligned(ids, alignof(IdQuad<ExpertId>))) {
-    chosen = LoadAligned<IdQuad<ExpertId>>(ids);
-  } else {
-    for (int32_t i = 0; i < kQuad; ++i) {
-      if (i < left) chosen.ids[i] = ids[i];
-    }
-  }
+EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, const TokenDivider& divider,
+                                           uint32_t first, const IdQuad<ExpertId>& chosen) {
   BinQuad result;
-  for (int32_t i = 0; i < kQuad; ++i) {
-    result.bins[i] = i < left ? BinOfTokensId(args, of.tokens[i], chosen.ids[i]) : kNoBin;
+  EPLB_UNROLL
+  for (uint32_t i = 0; i < kQuad; ++i) result.bins[i] = BinOfId(args, chosen.ids[i]);
+  if (args.is_padding == nullptr) return result;
+  const TokenQuad of = TokensOfQuad(args, StartOfQuad(args, divider, first));
+  EPLB_UNROLL
+  for (uint32_t i = 0; i < kQuad; ++i) {
+    if (args.is_padding[of.tokens[i]] != 0) result.bins[i] = NoBin(args);
   }
   return result;
 }
-template <class ExpertId>
-EPLB_HOST_DEVICE inline BinQuad BinsOfQuad(const CountArgs& args, int64_t quad) {
-  return BinsOfQuad<ExpertId>(args, quad, TokensOfQuad(args, quad));
-}
 
-// The counter of a bin, 0..num_experts; never outside the two arrays.
+// Returns the counter of a bin. REQUIRES: an expert or OutOfRangeBin.
 EPLB_HOST_DEVICE inline int64_t* CountCell(const CountArgs& args, int32_t bin) {
   return bin < args.num_experts ? args.counts + bin : args.out_of_range;
 }

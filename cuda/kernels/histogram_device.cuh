@@ -1,5 +1,6 @@
-// A block's histogram in shared memory, so that memory sees one atomic per block and expert in use
-// instead of one per choice. Used in three phases with a barrier between: clear, add, merge.
+// The counters of a block: a histogram in shared memory, so that memory sees one atomic per block
+// and expert in use instead of one per choice. Used in three phases with a barrier between: clear,
+// add, merge. Where none fits, choices are added to memory.
 #pragma once
 
 #include <cstdint>
@@ -14,27 +15,28 @@ __device__ inline void AddToCell(const CountArgs& args, int32_t bin, uint32_t am
             static_cast<unsigned long long>(amount));
 }
 
-// histogram: [num_experts + 1], the last for ids out of range.
+// histogram: [NumBins]
 __device__ inline void ClearHistogram(const CountArgs& args, uint32_t* histogram) {
-  for (int32_t bin = threadIdx.x; bin <= args.num_experts; bin += blockDim.x) histogram[bin] = 0;
+  for (int32_t bin = threadIdx.x; bin < NumBins(args); bin += blockDim.x) histogram[bin] = 0;
 }
 
-// Phase two. histogram: null, straight to the counters.
-__device__ inline void AddQuad(const CountArgs& args, const BinQuad& quad_bins,
-                               uint32_t* histogram) {
-  for (const int32_t bin : quad_bins.bins) {
-    if (bin == kNoBin) continue;
-    if (histogram != nullptr) {
-      atomicAdd(&histogram[bin], 1U);
-    } else {
-      AddToCell(args, bin, 1);
-    }
+// fits: there is a histogram.
+__device__ inline void AddBin(const CountArgs& args, int32_t bin, uint32_t* histogram, bool fits) {
+  if (fits) {
+    atomicAdd(&histogram[bin], 1U);
+  } else if (bin <= OutOfRangeBin(args)) {
+    AddToCell(args, bin, 1);
   }
 }
 
+// The block counted the chunk of its index.
 __device__ inline void MergeHistogram(const CountArgs& args, const uint32_t* histogram) {
-  for (int32_t bin = threadIdx.x; bin <= args.num_experts; bin += blockDim.x) {
-    if (histogram[bin] != 0) AddToCell(args, bin, histogram[bin]);
+  for (int32_t bin = threadIdx.x; bin <= OutOfRangeBin(args); bin += blockDim.x) {
+    const uint32_t count = histogram[bin];
+    if (count != 0) AddToCell(args, bin, count);
+    if (args.chunk_counts != nullptr && bin < args.num_experts) {
+      args.chunk_counts[int64_t{blockIdx.x} * args.num_experts + bin] = static_cast<int32_t>(count);
+    }
   }
 }
 

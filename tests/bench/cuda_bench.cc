@@ -1,14 +1,15 @@
 // Times the kernels on a GPU, one JSON object a line: the batched row copy with and without
-// checksums against cudaMemcpyAsync of the same rows; count, route and both in one pass against a
-// copy of the same bytes; and the split of each of 58 layers. Repetitions
-// are in one captured graph, so that the times are the device's; latency_us is one launch from
-// the host and the wait for it. Medians. Figures that have a target are judged on a line each, by
+// checksums against cudaMemcpyAsync of the same rows; count, route and both in one pass, beside a
+// copy of the same bytes; routing by quota; and the split of each of 58 layers. Repetitions are in
+// one captured graph, so that the times are the device's; latency_us is one launch from the host
+// and the wait for it. Medians. Figures that have a target are judged on a line each, by
 // what the device can reach; with --check a miss is exit 1. Exit 77 without a usable GPU.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <functional>
+#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -18,6 +19,8 @@
 #include "base/status_macros.h"
 #include "cuda/copy.h"
 #include "cuda/count.h"
+#include "cuda/launch_in_turn.h"
+#include "cuda/quota_route.h"
 #include "cuda/route.h"
 #include "cuda/runtime.h"
 #include "cuda/split.h"
@@ -158,55 +161,92 @@ absl::StatusOr<Targets> MeasureCopy(int32_t num_rows, int64_t row_bytes, cudaStr
   return bench::CopyTargets(num_rows, row_bytes, plain_us / memcpy_us, fused_us / plain_us);
 }
 
-// 256 experts of popularity that falls by rank, on 288 slots of which the GPU holds 9.
+constexpr int32_t kRouteExperts = 256;
+constexpr int32_t kRouteSlots = 288;
+constexpr int32_t kTopK = 8;
+
+// The router's choices among 256 experts, whose popularity falls by rank, and what their kernels
+// read and write.
 template <class ExpertId>
-absl::StatusOr<Targets> MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
-  constexpr int32_t kExperts = 256;
-  constexpr int32_t kTopK = 8;
+struct RouteBatch {
+  DeviceMemory ids, slots, counters, chunk_counts, beyond;
+  CountArgs choices;
+  std::vector<int64_t> counts;  // of each expert
+};
+
+template <class ExpertId>
+absl::StatusOr<RouteBatch<ExpertId>> MakeRouteBatch(int64_t num_tokens) {
   std::mt19937_64 random(kSeed);
-  std::vector<double> popularity(kExperts);
-  for (size_t rank = 0; rank < kExperts; ++rank) {
+  std::vector<double> popularity(kRouteExperts);
+  for (size_t rank = 0; rank < popularity.size(); ++rank) {
     popularity[rank] = 1.0 / static_cast<double>(rank + 10);
   }
   std::discrete_distribution<int32_t> draw(popularity.begin(), popularity.end());
   std::vector<ExpertId> ids(static_cast<size_t>(num_tokens * kTopK));
-  for (ExpertId& id : ids) id = draw(random);
-  std::vector<int32_t> slots(288);
-  for (size_t slot = 0; slot < slots.size(); ++slot) {
-    slots[slot] = static_cast<int32_t>(slot % kExperts);
+  RouteBatch<ExpertId> batch;
+  batch.counts.resize(kRouteExperts);
+  for (ExpertId& id : ids) {
+    id = draw(random);
+    ++batch.counts[static_cast<size_t>(id)];
   }
-  EPLB_ASSIGN_OR_RETURN(const HostRouteTable table, MakeRouteTable({.physical_to_logical = slots,
-                                                                    .num_experts = kExperts,
-                                                                    .first_local_slot = 90,
-                                                                    .num_local_slots = 9}));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory on_device, ToDevice(ids));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory routed, ToDevice(ids));
+  EPLB_ASSIGN_OR_RETURN(batch.ids, ToDevice(ids));
+  EPLB_ASSIGN_OR_RETURN(batch.slots, ToDevice(ids));
+  EPLB_ASSIGN_OR_RETURN(batch.counters, ToDevice(std::vector<int64_t>(kRouteExperts + 1)));
+  EPLB_ASSIGN_OR_RETURN(batch.beyond, ToDevice(std::vector<int64_t>(1)));
+  auto* const counters = static_cast<int64_t*>(batch.counters.get());
+  batch.choices = {.expert_ids = batch.ids.get(),
+                   .id_type = sizeof(ExpertId) == 4 ? ExpertIdType::kInt32 : ExpertIdType::kInt64,
+                   .num_tokens = num_tokens,
+                   .top_k = kTopK,
+                   .num_experts = kRouteExperts,
+                   .counts = counters,
+                   .out_of_range = counters + kRouteExperts};
+  EPLB_ASSIGN_OR_RETURN(batch.chunk_counts, MakeDeviceMemory(ChunkCountsBytes(batch.choices)));
+  return batch;
+}
+
+// 288 slots, in which the most popular experts have replicas until these have `percent` of all
+// choices; with 0 the slots of replicas are not in use.
+std::vector<int32_t> SlotsWithReplicas(const std::vector<int64_t>& counts, int32_t percent) {
+  std::vector<int32_t> slots(kRouteSlots, -1);
+  for (int32_t expert = 0; expert < kRouteExperts; ++expert) {
+    slots[static_cast<size_t>(expert)] = expert;
+  }
+  const int64_t all = std::accumulate(counts.begin(), counts.end(), int64_t{0});
+  int32_t replicated = 0;
+  for (int64_t sum = 0; sum * 100 < all * percent; ++replicated) {
+    sum += counts[static_cast<size_t>(replicated)];
+  }
+  for (int32_t slot = kRouteExperts; slot < kRouteSlots && replicated > 0; ++slot) {
+    slots[static_cast<size_t>(slot)] = slot % replicated;
+  }
+  return slots;
+}
+
+template <class ExpertId>
+absl::StatusOr<Targets> MeasureRoute(int64_t num_tokens, int32_t percent, cudaStream_t stream) {
+  EPLB_ASSIGN_OR_RETURN(const RouteBatch<ExpertId> batch, MakeRouteBatch<ExpertId>(num_tokens));
+  EPLB_ASSIGN_OR_RETURN(
+      const HostRouteTable table,
+      MakeRouteTable({.physical_to_logical = SlotsWithReplicas(batch.counts, percent),
+                      .num_experts = kRouteExperts}));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory candidates, ToDevice(table.candidates));
   EPLB_ASSIGN_OR_RETURN(const DeviceMemory first_candidate, ToDevice(table.first_candidate));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory thresholds, ToDevice(table.thresholds));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory counters, ToDevice(std::vector<int64_t>(kExperts + 1)));
-  auto* counts = static_cast<int64_t*>(counters.get());
   const RouteArgs fused{
-      .choices = {.expert_ids = on_device.get(),
-                  .id_type = sizeof(ExpertId) == 4 ? ExpertIdType::kInt32 : ExpertIdType::kInt64,
-                  .num_tokens = num_tokens,
-                  .top_k = kTopK,
-                  .num_experts = kExperts,
-                  .counts = counts,
-                  .out_of_range = counts + kExperts},
+      .choices = batch.choices,
       .table = {.candidates = static_cast<const int32_t*>(candidates.get()),
                 .first_candidate = static_cast<const int32_t*>(first_candidate.get()),
-                .thresholds = static_cast<const uint32_t*>(thresholds.get())},
-      .slots = routed.get()};
+                .num_slots = kRouteSlots},
+      .slots = batch.slots.get()};
   RouteArgs route = fused;
   route.choices.counts = nullptr;
   route.choices.out_of_range = nullptr;
-  const auto num_bytes = static_cast<int64_t>(ids.size() * sizeof(ExpertId));
+  const auto num_bytes = num_tokens * kTopK * static_cast<int64_t>(sizeof(ExpertId));
   constexpr int kRepetitions = 100;
   const auto time_of = [&](const Work& work) { return DeviceTime(work, kRepetitions, stream); };
   const Work launch_fused = [&](cudaStream_t s) { return LaunchRoute(fused, s); };
   EPLB_ASSIGN_OR_RETURN(const double memcpy_us, time_of([&](cudaStream_t s) {
-                          return CopyBytes(routed.get(), on_device.get(), num_bytes, s);
+                          return CopyBytes(batch.slots.get(), batch.ids.get(), num_bytes, s);
                         }));
   EPLB_ASSIGN_OR_RETURN(const double count_us,
                         time_of([&](cudaStream_t s) { return LaunchCount(fused.choices, s); }));
@@ -215,16 +255,60 @@ absl::StatusOr<Targets> MeasureRoute(int64_t num_tokens, cudaStream_t stream) {
   EPLB_ASSIGN_OR_RETURN(const double fused_us, time_of(launch_fused));
   EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(launch_fused, stream));
   absl::PrintF(
-      "{\"bench\": \"route\", \"tokens\": %d, \"top_k\": %d, \"id_bytes\": %d, \"memcpy_us\": "
-      "%.2f, \"count_us\": %.2f, \"route_us\": %.2f, \"count_and_route_us\": %.2f, "
-      "\"fused_to_memcpy\": %.3f, \"fused_to_separate\": %.3f, \"latency_us\": %.2f}\n",
-      num_tokens, kTopK, sizeof(ExpertId), memcpy_us, count_us, route_us, fused_us,
-      fused_us / memcpy_us, fused_us / (count_us + route_us), latency_us);
-  return bench::RouteTargets({.num_tokens = num_tokens,
-                              .top_k = kTopK,
-                              .id_bytes = sizeof(ExpertId),
-                              .memcpy_us = memcpy_us,
-                              .fused_us = fused_us});
+      "{\"bench\": \"route\", \"overlap\": %d, \"chunks\": %d, \"tokens\": %d, \"top_k\": %d, "
+      "\"id_bytes\": %d, \"replicated_percent\": %d, \"memcpy_us\": %.2f, \"count_us\": %.2f, "
+      "\"route_us\": %.2f, \"count_and_route_us\": %.2f, \"latency_us\": %.2f}\n",
+      launches_overlap, kMaxChunks, num_tokens, kTopK, sizeof(ExpertId), percent, memcpy_us,
+      count_us, route_us, fused_us, latency_us);
+  return bench::RouteTargets(num_tokens, kTopK, sizeof(ExpertId), fused_us);
+}
+
+// Slots of a split whose quotas the choices fill, an expert's replicas alike.
+template <class ExpertId>
+absl::StatusOr<Targets> MeasureQuotaRoute(int64_t num_tokens, cudaStream_t stream) {
+  EPLB_ASSIGN_OR_RETURN(const RouteBatch<ExpertId> batch, MakeRouteBatch<ExpertId>(num_tokens));
+  EPLB_ASSIGN_OR_RETURN(const HostRouteTable table,
+                        MakeRouteTable({.physical_to_logical = SlotsWithReplicas(batch.counts, 50),
+                                        .num_experts = kRouteExperts}));
+  std::vector<int64_t> own(kRouteSlots);
+  for (size_t expert = 0; expert < kRouteExperts; ++expert) {
+    int64_t left = batch.counts[expert];
+    const int32_t end = table.first_candidate[expert + 1];
+    for (int32_t i = table.first_candidate[expert]; i < end; ++i) {
+      const int64_t quota = left / (end - i);
+      own[static_cast<size_t>(table.candidates[static_cast<size_t>(i)])] = quota;
+      left -= quota;
+    }
+  }
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory first_slot, ToDevice(table.first_candidate));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory replica_slot, ToDevice(table.candidates));
+  EPLB_ASSIGN_OR_RETURN(const DeviceMemory quotas, ToDevice(own));
+  QuotaRouteArgs args{.choices = batch.choices,
+                      .first_slot = static_cast<const int32_t*>(first_slot.get()),
+                      .replica_slot = static_cast<const int32_t*>(replica_slot.get()),
+                      .own = static_cast<const int64_t*>(quotas.get()),
+                      .num_slots = kRouteSlots,
+                      .slots = batch.slots.get(),
+                      .beyond = static_cast<int64_t*>(batch.beyond.get())};
+  args.choices.chunk_counts = static_cast<int32_t*>(batch.chunk_counts.get());
+  constexpr int kRepetitions = 100;
+  const Work both = [&](cudaStream_t s) {
+    absl::Status status = LaunchCount(args.choices, s);
+    status.Update(LaunchQuotaRoute(args, s));
+    return status;
+  };
+  EPLB_ASSIGN_OR_RETURN(const double both_us, DeviceTime(both, kRepetitions, stream));
+  EPLB_ASSIGN_OR_RETURN(
+      const double route_us,
+      DeviceTime([&](cudaStream_t s) { return LaunchQuotaRoute(args, s); }, kRepetitions, stream));
+  EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(both, stream));
+  absl::PrintF(
+      "{\"bench\": \"quota_route\", \"overlap\": %d, \"chunks\": %d, \"tokens\": %d, \"top_k\": "
+      "%d, \"id_bytes\": %d, \"quota_route_us\": %.2f, \"count_and_quota_route_us\": %.2f, "
+      "\"latency_us\": %.2f}\n",
+      launches_overlap, kMaxChunks, num_tokens, kTopK, sizeof(ExpertId), route_us, both_us,
+      latency_us);
+  return bench::QuotaRouteTargets(num_tokens, kTopK, sizeof(ExpertId), both_us);
 }
 
 // 58 layers of 256 experts on the placement of `deepseek` for their popularity, and a batch around
@@ -321,6 +405,18 @@ absl::Status Add(absl::StatusOr<Targets> measured, Targets& all) {
   return absl::OkStatus();
 }
 
+absl::Status MeasureRoutes(cudaStream_t stream, Targets& all) {
+  for (const int64_t num_tokens : {4096, 16'384, 131'072}) {
+    for (const int32_t percent : {0, 12, 50}) {
+      EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int32_t>(num_tokens, percent, stream), all));
+      EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int64_t>(num_tokens, percent, stream), all));
+    }
+    EPLB_RETURN_IF_ERROR(Add(MeasureQuotaRoute<int32_t>(num_tokens, stream), all));
+    EPLB_RETURN_IF_ERROR(Add(MeasureQuotaRoute<int64_t>(num_tokens, stream), all));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MeasureSplits(Targets& all, cudaStream_t stream) {
   for (const auto& [num_slots, num_gpus] : {std::pair{288, 32}, {384, 64}}) {
     for (const double tolerance : {0.0, 0.01}) {
@@ -341,9 +437,12 @@ absl::Status MeasureAll(Targets& all) {
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(32, kExpertBytes, stream.get()), all));
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1, kExpertBytes, stream.get()), all));
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1024, kScaleBytes, stream.get()), all));
-  for (const int64_t num_tokens : {4096, 131'072}) {
-    EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int32_t>(num_tokens, stream.get()), all));
-    EPLB_RETURN_IF_ERROR(Add(MeasureRoute<int64_t>(num_tokens, stream.get()), all));
+  // Candidates: what is not the last is printed, and held to no target.
+  for (const auto& [overlap, chunks] : {std::pair(false, 132), {true, 264}, {true, 132}}) {
+    launches_overlap = overlap;
+    kMaxChunks = static_cast<uint32_t>(chunks);
+    Targets printed;
+    EPLB_RETURN_IF_ERROR(MeasureRoutes(stream.get(), overlap && chunks == 132 ? all : printed));
   }
   return MeasureSplits(all, stream.get());
 }

@@ -23,20 +23,21 @@ TEST(TargetsTest, ACopyAtLeastAsFastAs85PercentIsMet) {
   EXPECT_EQ(ExitCode(CopyTargets(32, kExpertBytes, 1.176, 1.051), true), 1);
 }
 
-TEST(TargetsTest, AMillionPairsAreHeldToTheCopyAndFewerToATime) {
-  const auto met = [](int64_t num_tokens, double memcpy_us, double fused_us) {
-    const std::vector<Target> targets = RouteTargets({.num_tokens = num_tokens,
-                                                      .top_k = 8,
-                                                      .id_bytes = 4,
-                                                      .memcpy_us = memcpy_us,
-                                                      .fused_us = fused_us});
+TEST(TargetsTest, SmallAndLargeBatchesOfIdsOf4BytesAreHeldToTimes) {
+  const auto met = [](const std::vector<Target>& targets) {
     EXPECT_THAT(targets, SizeIs(1));
     return IsMet(targets.front());
   };
-  EXPECT_TRUE(met(131'072, 10, 12));
-  EXPECT_FALSE(met(131'072, 10, 12.1));
-  EXPECT_TRUE(met(4096, 1, 20));
-  EXPECT_FALSE(met(4096, 100, 20.1));
+  EXPECT_TRUE(met(RouteTargets(4096, 8, 4, 3)));
+  EXPECT_FALSE(met(RouteTargets(4096, 8, 4, 3.1)));
+  EXPECT_TRUE(met(RouteTargets(131'072, 8, 4, 4.5)));
+  EXPECT_FALSE(met(RouteTargets(131'072, 8, 4, 4.6)));
+  EXPECT_TRUE(met(QuotaRouteTargets(4096, 8, 4, 6)));
+  EXPECT_FALSE(met(QuotaRouteTargets(4096, 8, 4, 6.1)));
+  EXPECT_TRUE(met(QuotaRouteTargets(131'072, 8, 4, 15)));
+  EXPECT_FALSE(met(QuotaRouteTargets(131'072, 8, 4, 15.1)));
+  EXPECT_THAT(RouteTargets(131'072, 8, 8, 4), SizeIs(0));
+  EXPECT_THAT(QuotaRouteTargets(16'384, 8, 4, 4), SizeIs(0));
 }
 
 TEST(TargetsTest, WhatIsNoNumberIsAMiss) {

@@ -54,7 +54,8 @@ void ExpectShowsThePlacement(const Client& client) {
                                        .num_experts = tables.num_experts},
                            .table = {.candidates = tables.candidates + slot_row,
                                      .first_candidate = tables.first_candidate + expert_row + layer,
-                                     .thresholds = tables.thresholds + slot_row},
+                                     .thresholds = tables.thresholds + slot_row,
+                                     .num_slots = tables.num_slots},
                            .slots = slots.data()});
     ASSERT_TRUE(routed.ok()) << routed;
     for (size_t expert = 0; expert < ids.size(); ++expert) {

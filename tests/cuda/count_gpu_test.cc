@@ -34,6 +34,11 @@ class LaunchCountTest : public ::testing::Test {
     if (shape.masked) args.is_padding = is_padding.data();
     args.counts = counters.data() + kRedZone;
     args.out_of_range = out_of_range.data();
+    const bool has_chunks = shape.num_experts < 10'000;
+    const std::vector<int32_t> unwritten(
+        has_chunks ? static_cast<size_t>(ChunkCountsBytes(args)) / sizeof(int32_t) : 0, -5);
+    const OnDevice<int32_t> chunks(unwritten);
+    if (has_chunks) args.chunk_counts = chunks.data();
     const auto stream = MakeStream();
     ASSERT_TRUE(stream.ok()) << stream.status();
     for (int i = 0; i < 2; ++i) {
@@ -45,6 +50,16 @@ class LaunchCountTest : public ::testing::Test {
     for (size_t i = 0; i < c.counts.size(); ++i) expected[kRedZone + i] = 2 * c.counts[i];
     ASSERT_EQ(counters.Read(), expected);
     ASSERT_EQ(out_of_range.Read().front(), 2 * c.out_of_range);
+    if (!has_chunks) return;
+    CountArgs on_host = testing::ArgsOf(c);
+    std::vector<int64_t> counts(c.counts.size());
+    std::vector<int32_t> host_chunks = unwritten;
+    int64_t host_out_of_range = 0;
+    on_host.counts = counts.data();
+    on_host.out_of_range = &host_out_of_range;
+    on_host.chunk_counts = host_chunks.data();
+    ASSERT_TRUE(CountOnHost(on_host).ok());
+    ASSERT_EQ(chunks.Read(), host_chunks);
   }
 };
 using ExpertIds = ::testing::Types<int32_t, int64_t>;

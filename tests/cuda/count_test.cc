@@ -105,32 +105,68 @@ TEST(CheckCountArgsTest, RefusalNamesTheNumber) {
   EXPECT_TRUE(CheckCountArgs(bad).ok()) << "no work needs no pointer";
 }
 
-CountArgs Shape(int64_t num_tokens, int32_t top_k, int32_t num_experts, int64_t* counts) {
-  return {.num_tokens = num_tokens, .top_k = top_k, .num_experts = num_experts, .counts = counts};
+TEST(CountOnHostTest, EachChunkHasItsCounts) {
+  constexpr uint64_t kSeed = 101;
+  const auto c = testing::MakeCountCase<int32_t>({40'001, 8, 16, true}, kSeed);
+  CountArgs args = testing::ArgsOf(c);
+  std::vector<int64_t> counts(c.counts.size());
+  int64_t out_of_range = 0;
+  args.counts = counts.data();
+  args.out_of_range = &out_of_range;
+  const auto num_cells = static_cast<size_t>(ChunkCountsBytes(args)) / sizeof(int32_t);
+  std::vector<int32_t> chunks(num_cells, -5);
+  args.chunk_counts = chunks.data();
+  ASSERT_TRUE(CountOnHost(args).ok());
+  std::vector<int32_t> expected(num_cells);
+  const size_t chunk_choices = ChunkChoices(NumChoices(args));
+  EXPECT_EQ(chunk_choices, 10 * kChunkUnit) << "320,008 choices in at most 132 chunks";
+  for (size_t i = 0; i < c.ids.size(); ++i) {
+    if (c.is_padding[i / 8] != 0 || c.ids[i] < 0 || c.ids[i] >= 16) continue;
+    ++expected[i / chunk_choices * 16 + static_cast<size_t>(c.ids[i])];
+  }
+  EXPECT_EQ(chunks, expected) << "seed " << kSeed;
+  EXPECT_EQ(counts, c.counts);
+  args.num_experts = 20'000;
+  EXPECT_THAT(CheckCountArgs(args).message(), HasSubstr("chunks over 20000 experts"));
 }
 
-TEST(ChooseCountGridTest, NothingToCountLaunchesNothing) {
-  EXPECT_EQ(ChooseCountGrid(Shape(0, 8, 256, nullptr), 132).blocks, 0);
-}
-
-TEST(ChooseCountGridTest, AQuadAThreadUpToTwoBlocksAMultiprocessor) {
-  const auto grid = [](int64_t num_tokens) {
-    return ChooseCountGrid(Shape(num_tokens, 8, 256, nullptr), 132);
+TEST(GridOfChoicesTest, AChunkABlockAndAtMost132) {
+  struct Grid {
+    int64_t num_tokens;
+    int32_t blocks, threads;
+    uint32_t chunk_choices;
   };
-  EXPECT_EQ(grid(1).blocks, 1);
-  EXPECT_EQ(grid(256).blocks, 1);
-  EXPECT_EQ(grid(257).blocks, 2);
-  EXPECT_EQ(grid(4096).blocks, 16);
-  EXPECT_EQ(grid(int64_t{1} << 28).blocks, 264);
-  EXPECT_EQ(grid(1).threads, 512);
+  for (const Grid& grid : {Grid{0, 0, 256, 1024}, Grid{1, 1, 256, 1024}, Grid{128, 1, 256, 1024},
+                           Grid{129, 2, 256, 1024}, Grid{4096, 32, 256, 1024},
+                           Grid{16'896, 132, 256, 1024}, Grid{16'897, 106, 320, 1280},
+                           Grid{131'072, 128, 1024, 8192}, Grid{1 << 28, 132, 1024, 16'269'056}}) {
+    const ChoiceGrid chosen =
+        GridOfChoices({.num_tokens = grid.num_tokens, .top_k = 8, .num_experts = 256});
+    EXPECT_EQ(chosen.blocks, grid.blocks) << grid.num_tokens;
+    EXPECT_EQ(chosen.threads, grid.threads) << grid.num_tokens;
+    EXPECT_EQ(chosen.chunk_choices, grid.chunk_choices) << grid.num_tokens;
+  }
 }
 
-TEST(ChooseCountGridTest, HistogramStaysInSharedMemoryWhileItFits) {
-  int64_t counts = 0;
-  EXPECT_EQ(ChooseCountGrid(Shape(1, 1, 256, &counts), 132).shared_bytes, 257 * 4);
-  EXPECT_EQ(ChooseCountGrid(Shape(1, 1, 12287, &counts), 132).shared_bytes, 48 * 1024);
-  EXPECT_EQ(ChooseCountGrid(Shape(1, 1, 12288, &counts), 132).shared_bytes, 0);
-  EXPECT_EQ(ChooseCountGrid(Shape(1, 1, 256, nullptr), 132).shared_bytes, 0) << "no counters";
+TEST(HistogramBytesTest, AHistogramStaysInSharedMemoryWhileItFits) {
+  EXPECT_EQ(HistogramBytes(256), 258 * 4);
+  EXPECT_EQ(HistogramBytes(12286), 48 * 1024);
+  EXPECT_EQ(HistogramBytes(12287), 0);
+}
+
+TEST(TokenDividerTest, DividesAsTheProcessorDoes) {
+  for (const int32_t top_k :
+       {1, 2, 3, 5, 6, 7, 8, 9, 10, 12, 100, 641, 65537, 1 << 30, INT32_MAX}) {
+    const TokenDivider divider = MakeTokenDivider(top_k);
+    const auto divisor = static_cast<uint32_t>(top_k);
+    for (uint32_t index = 0; index < uint32_t{1} << 31; index += 1 + index / 1000) {
+      const uint32_t multiple = index - index % divisor;  // where a wrong quotient shows
+      for (const uint32_t dividend : {index, multiple, multiple - (multiple > 0 ? 1 : 0)}) {
+        ASSERT_EQ(TokenOfChoice(divider, dividend), dividend / divisor) << dividend << " " << top_k;
+      }
+    }
+    EXPECT_EQ(TokenOfChoice(divider, INT32_MAX), INT32_MAX / divisor) << top_k;
+  }
 }
 
 }  // namespace

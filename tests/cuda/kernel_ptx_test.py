@@ -78,10 +78,30 @@ class KernelsOfRows(unittest.TestCase):
 
 
 class KernelsOfChoices(unittest.TestCase):
-    def test_four_choices_take_one_division(self):
+    @classmethod
+    def setUpClass(cls):
+        cls.kernels = {name: entries(name) for name in ("count", "route", "quota_route")}
+
+    def test_arrays_stay_in_registers(self):
+        for kernels in self.kernels.values():
+            for kernel, code in kernels.items():
+                self.assertNotRegex(code, r"\.local", kernel)
+
+    def test_choices_are_divided_by_a_multiplication(self):
         for name in ("count", "route"):
-            for kernel, code in entries(name).items():
-                self.assertEqual(len(re.findall(r"(?:div|rem)\.", code)), 1, kernel)
+            for kernel, code in self.kernels[name].items():
+                self.assertNotRegex(code, r"(?:div|rem)\.", kernel)
+
+    # An access through a generic pointer, or an atomic of memory for each choice, would cost the most.
+    def test_choices_are_counted_in_shared_memory(self):
+        for kernel, code in self.kernels["route"].items():
+            if "11RouteKernel" in kernel:
+                self.assertGreaterEqual(len(re.findall(r"(?:atom|red)\.shared", code)), 5, kernel)
+                self.assertLessEqual(len(re.findall(r"(?:atom|red)\.global", code)), 2, kernel)
+        for kernels in self.kernels.values():
+            for kernel, code in kernels.items():
+                for access in accesses(code):
+                    self.assertRegex(access, r"\.(?:global|shared|param)", kernel)
 
 
 if __name__ == "__main__":

@@ -20,14 +20,13 @@ struct QuotaRouteCase {
   std::vector<ExpertId> slots;  // expected
   int64_t beyond = 0;           // expected
 
-  // Slots, counter and scratch memory are the caller's.
+  // Slots, counters and chunk counts are the caller's.
   QuotaRouteArgs Args() const {
     QuotaRouteArgs args{.choices = ArgsOf(choices),
                         .first_slot = first_slot.data(),
                         .replica_slot = replica_slot.data(),
-                        .own = own.data()};
-    args.choices.counts = nullptr;
-    args.choices.out_of_range = nullptr;
+                        .own = own.data(),
+                        .num_slots = static_cast<int32_t>(own.size())};
     return args;
   }
 };

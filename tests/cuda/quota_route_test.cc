@@ -8,6 +8,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "cuda/count.h"
 #include "tests/cuda/quota_route_case.h"
 
 namespace eplb::cuda {
@@ -29,12 +30,9 @@ TYPED_TEST(QuotaRouteTest, EqualsThePlainReference) {
     auto c = testing::MakeQuotaRouteCase<TypeParam>(shape, kSeed);
     QuotaRouteArgs args = c.Args();
     std::vector<TypeParam> slots(c.slots.size());
-    std::vector<int32_t> chunks(
-        static_cast<size_t>(QuotaRouteScratchBytes(args.choices)) / sizeof(int32_t), -5);
     int64_t beyond = 0;
     args.slots = slots.data();
     args.beyond = &beyond;
-    args.chunk_counts = chunks.data();
     ASSERT_TRUE(QuotaRouteOnHost(args).ok());
     EXPECT_EQ(slots, c.slots);
     EXPECT_EQ(beyond, c.beyond);
@@ -50,26 +48,39 @@ TEST(QuotaRouteOnHostTest, ChoicesFillSlotsInTheirOrder) {
   const std::vector<int32_t> replica_slot = {2, 0, 1};  // expert 0: slot 2 before slot 0
   const std::vector<int64_t> own = {2, 2, 2};
   std::vector<int32_t> slots(8);
-  std::vector<int32_t> chunks(2);
   int64_t beyond = 0;
   const QuotaRouteArgs args{
       .choices = {.expert_ids = ids.data(), .num_tokens = 8, .top_k = 1, .num_experts = 2},
       .first_slot = first_slot.data(),
       .replica_slot = replica_slot.data(),
       .own = own.data(),
+      .num_slots = 3,
       .slots = slots.data(),
-      .beyond = &beyond,
-      .chunk_counts = chunks.data()};
+      .beyond = &beyond};
   ASSERT_TRUE(QuotaRouteOnHost(args).ok());
   EXPECT_THAT(slots, ElementsAre(2, 1, 2, 0, 1, 0, kNoSlot, kNoSlot));
   EXPECT_EQ(beyond, 1) << "expert 0 has five choices and quotas of four; expert 2 is none";
   QuotaRouteArgs bad = args;
   bad.own = nullptr;
   EXPECT_THAT(CheckQuotaRouteArgs(bad).message(), HasSubstr("one of them is null"));
+  bad = args;
+  bad.choices.num_experts = 4'000;
+  bad.num_slots = 8'000;
+  EXPECT_THAT(CheckQuotaRouteArgs(bad).message(), HasSubstr("over 4000 experts in 8000 slots"));
   bad.choices.num_tokens = 0;
   EXPECT_TRUE(CheckQuotaRouteArgs(bad).ok()) << "no work needs no pointer";
   bad.choices.top_k = 0;
   EXPECT_THAT(CheckQuotaRouteArgs(bad).message(), HasSubstr("0 choices"));
+}
+
+TEST(ChooseQuotaRouteGridTest, AsManyWarpsAsSharedMemoryHolds) {
+  EXPECT_EQ(ChooseQuotaRouteGrid(256, 288).warps, 32);
+  EXPECT_EQ(ChooseQuotaRouteGrid(512, 640).warps, 20);
+  EXPECT_EQ(ChooseQuotaRouteGrid(1024, 2048).warps, 6);
+  EXPECT_EQ(ChooseQuotaRouteGrid(3000, 3000).warps, 0);
+  for (const int32_t num_experts : {1, 255, 512, 1024}) {
+    EXPECT_LE(ChooseQuotaRouteGrid(num_experts, 2 * num_experts).shared_bytes, kMaxSharedBytes);
+  }
 }
 
 }  // namespace

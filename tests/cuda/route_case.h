@@ -22,9 +22,11 @@ struct RouteCase {
   std::vector<ExpertId> slots;  // expected
 };
 
+enum class Shares { kEqual, kRandom };
+
 // Every expert has a slot, and half as many slots again hold experts at random; the GPU has an
 // eighth of the slots.
-inline HostRouteTable MakeRandomTable(int32_t num_experts, std::mt19937_64& random) {
+inline HostRouteTable MakeRandomTable(int32_t num_experts, Shares kind, std::mt19937_64& random) {
   std::vector<int32_t> experts(static_cast<size_t>(num_experts));
   std::iota(experts.begin(), experts.end(), 0);
   const int32_t num_slots = num_experts + (num_experts + 1) / 2;
@@ -35,7 +37,9 @@ inline HostRouteTable MakeRandomTable(int32_t num_experts, std::mt19937_64& rand
   }
   std::shuffle(experts.begin(), experts.end(), random);
   std::vector<double> shares(experts.size());
-  for (double& share : shares) share = static_cast<double>(random() % 1000) / 100;
+  for (double& share : shares) {
+    share = kind == Shares::kEqual ? 1 : static_cast<double>(random() % 1000) / 100;
+  }
   return *MakeRouteTable({.physical_to_logical = experts,
                           .num_experts = num_experts,
                           .first_local_slot = num_slots / 8,
@@ -47,17 +51,18 @@ inline HostRouteTable MakeRandomTable(int32_t num_experts, std::mt19937_64& rand
 inline int32_t ExpectedSlot(const HostRouteTable& table, int64_t token, int32_t expert) {
   const auto index = static_cast<size_t>(expert);
   const auto last = static_cast<size_t>(table.first_candidate[index + 1]) - 1;
-  const uint32_t draw = RouteDraw(token, expert);
+  const uint32_t draw = RouteDraw(DrawKey(token), expert);
   auto cell = static_cast<size_t>(table.first_candidate[index]);
   while (cell < last && draw >= table.thresholds[cell]) ++cell;
   return table.candidates[cell];
 }
 
 template <class ExpertId>
-RouteCase<ExpertId> MakeRouteCase(const CountShape& shape, uint64_t seed) {
+RouteCase<ExpertId> MakeRouteCase(const CountShape& shape, uint64_t seed,
+                                  Shares kind = Shares::kRandom) {
   std::mt19937_64 random(seed);
   RouteCase<ExpertId> result{.choices = MakeCountCase<ExpertId>(shape, seed),
-                             .table = MakeRandomTable(shape.num_experts, random)};
+                             .table = MakeRandomTable(shape.num_experts, kind, random)};
   const CountCase<ExpertId>& choices = result.choices;
   for (size_t index = 0; index < choices.ids.size(); ++index) {
     const size_t token = index / static_cast<size_t>(shape.top_k);

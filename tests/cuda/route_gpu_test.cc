@@ -2,7 +2,7 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <numeric>
+#include <random>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -20,16 +20,18 @@ using testing::OnDevice;
 
 constexpr size_t kRedZone = 64;
 
-// A case's arrays on the device; slots and counters within red zones. shift: by how many ids the
-// arrays are misaligned.
+// Arrays that one id misaligns.
+enum class Shift : uint8_t { kNone, kIds, kSlots };
+
+// A case's arrays on the device; slots and counters within red zones.
 template <class ExpertId>
 class RouteOnDevice {
  public:
   static constexpr ExpertId kUntouched = 77;
 
-  RouteOnDevice(const testing::RouteCase<ExpertId>& c, size_t shift)
-      : begin_(kRedZone + shift),
-        ids_(Shifted(c.choices.ids, shift)),
+  RouteOnDevice(const testing::RouteCase<ExpertId>& c, Shift shift)
+      : begin_(kRedZone + (shift == Shift::kSlots ? 1 : 0)),
+        ids_(Shifted(c.choices.ids, shift == Shift::kIds ? 1 : 0)),
         is_padding_(c.choices.is_padding),
         candidates_(c.table.candidates),
         first_candidate_(c.table.first_candidate),
@@ -38,7 +40,7 @@ class RouteOnDevice {
         counts_(std::vector<int64_t>(c.choices.counts.size() + 2 * kRedZone)),
         out_of_range_(std::vector<int64_t>(1)),
         args_(testing::ArgsOf(c)) {
-    args_.choices.expert_ids = ids_.data() + shift;
+    args_.choices.expert_ids = ids_.data() + (shift == Shift::kIds ? 1 : 0);
     if (c.choices.shape.masked) args_.choices.is_padding = is_padding_.data();
     args_.choices.counts = counts_.data() + kRedZone;
     args_.choices.out_of_range = out_of_range_.data();
@@ -85,11 +87,18 @@ class RouteOnDevice {
 template <class ExpertId>
 class LaunchRouteTest : public testing::StreamTest<> {
  protected:
-  // With counters, then without: the slots are the same and nothing is counted.
-  void CheckShape(const testing::CountShape& shape, uint64_t seed, size_t shift) {
-    const auto c = testing::MakeRouteCase<ExpertId>(shape, seed);
+  // With counters, then without: the slots are the same and nothing is counted. Candidates of equal
+  // shares are routed without thresholds, which is another kernel.
+  void CheckShape(const testing::CountShape& shape, uint64_t seed, Shift shift,
+                  testing::Shares shares) {
+    SCOPED_TRACE(absl::StrCat("seed ", seed, " tokens ", shape.num_tokens, " top_k ", shape.top_k,
+                              " experts ", shape.num_experts, " masked ", shape.masked, " shift ",
+                              static_cast<int>(shift), " equal shares ",
+                              shares == testing::Shares::kEqual));
+    const auto c = testing::MakeRouteCase<ExpertId>(shape, seed, shares);
     const RouteOnDevice<ExpertId> on_device(c, shift);
     RouteArgs args = on_device.args();
+    if (shares == testing::Shares::kEqual) args.table.thresholds = nullptr;
     const absl::Status counted = LaunchRoute(args, stream_.get());
     ASSERT_TRUE(counted.ok()) << counted;
     Synchronize();
@@ -111,39 +120,39 @@ TYPED_TEST(LaunchRouteTest, EqualsThePlainReference) {
   std::vector<testing::CountShape> shapes = testing::CountShapes();
   shapes.push_back({testing::ManyTokens(), 8, 256, true});  // more than one stride of the grid
   for (const testing::CountShape& shape : shapes) {
-    for (const size_t shift : {0, 1}) {
-      SCOPED_TRACE(absl::StrCat("seed ", kSeed, " tokens ", shape.num_tokens, " top_k ",
-                                shape.top_k, " experts ", shape.num_experts, " masked ",
-                                shape.masked, " shift ", shift));
-      this->CheckShape(shape, kSeed, shift);
+    for (const Shift shift : {Shift::kNone, Shift::kIds, Shift::kSlots}) {
+      this->CheckShape(shape, kSeed, shift, testing::Shares::kEqual);
+      this->CheckShape(shape, kSeed, shift, testing::Shares::kRandom);
       if (this->HasFailure()) return;
     }
   }
 }
 
-TYPED_TEST(LaunchRouteTest, AHistogramTooLargeForSharedMemoryCountsTheSame) {
-  constexpr int32_t kExperts = 13000;
-  static_assert((kExperts + 1) * 4 > 48 * 1024);
-  std::vector<int32_t> slots(kExperts);
-  std::iota(slots.begin(), slots.end(), 0);
-  auto table = MakeRouteTable({.physical_to_logical = slots, .num_experts = kExperts});
-  ASSERT_TRUE(table.ok()) << table.status();
-  testing::RouteCase<TypeParam> c{
-      .choices = testing::MakeCountCase<TypeParam>({10007, 4, kExperts, false}, 421),
-      .table = *std::move(table)};
-  for (const TypeParam id : c.choices.ids) {
-    c.slots.push_back(id >= 0 && id < kExperts ? id : static_cast<TypeParam>(kNoSlot));
+TYPED_TEST(LaunchRouteTest, EqualsThePlainReferenceForRandomLayers) {
+  for (uint64_t seed = 0; seed < testing::kNumSmallShapes; ++seed) {
+    std::mt19937_64 random(seed);
+    const testing::CountShape shape{.num_tokens = static_cast<int64_t>(1 + random() % 1500),
+                                    .top_k = static_cast<int32_t>(1 + random() % 9),
+                                    .num_experts = static_cast<int32_t>(1 + random() % 600),
+                                    .masked = random() % 2 == 0};
+    this->CheckShape(shape, seed, static_cast<Shift>(random() % 3), testing::Shares::kEqual);
+    if (this->HasFailure()) return;
   }
-  const RouteOnDevice<TypeParam> on_device(c, 0);
-  ASSERT_TRUE(LaunchRoute(on_device.args(), this->stream_.get()).ok());
-  this->Synchronize();
-  on_device.ExpectRouted(c, 1);
+}
+
+TYPED_TEST(LaunchRouteTest, TablesTooLargeForSharedMemoryRouteAndCountTheSame) {
+  for (const int32_t num_experts : {5'000, 13'000}) {
+    ASSERT_EQ(PackedTableBytes(num_experts, num_experts), 0);
+    ASSERT_EQ(HistogramBytes(num_experts) == 0, num_experts == 13'000);
+    this->CheckShape({2003, 4, num_experts, false}, 421, Shift::kNone, testing::Shares::kEqual);
+    if (this->HasFailure()) return;
+  }
 }
 
 TYPED_TEST(LaunchRouteTest, ACapturedGraphRoutesAndCountsAtEachLaunch) {
   constexpr uint64_t kSeed = 422;
   const auto c = testing::MakeRouteCase<TypeParam>({4096, 8, 256, false}, kSeed);
-  const RouteOnDevice<TypeParam> on_device(c, 0);
+  const RouteOnDevice<TypeParam> on_device(c, Shift::kNone);
   const testing::GraphExec graph = testing::Capture(this->stream_.get(), [&](cudaStream_t stream) {
     return LaunchRoute(on_device.args(), stream);
   });

@@ -256,7 +256,7 @@ TEST(CheckRouteArgsTest, RefusalNamesTheNumber) {
   std::vector<int32_t> slots{0};
   const RouteArgs good{
       .choices = {.expert_ids = values.data(), .num_tokens = 1, .top_k = 1, .num_experts = 1},
-      .table = {.candidates = values.data(), .first_candidate = values.data()},
+      .table = {.candidates = values.data(), .first_candidate = values.data(), .num_slots = 1},
       .slots = slots.data()};
   EXPECT_TRUE(CheckRouteArgs(good).ok());
   RouteArgs bad = good;
@@ -267,6 +267,9 @@ TEST(CheckRouteArgsTest, RefusalNamesTheNumber) {
   EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("one of them is null"));
   bad.choices.num_tokens = 0;
   EXPECT_TRUE(CheckRouteArgs(bad).ok()) << "no work needs no pointer";
+  bad = good;
+  bad.table.num_slots = 0;
+  EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("a table of 0 slots"));
   bad = good;
   bad.choices.counts = counts.data();
   EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("expected both or neither"));
@@ -288,8 +291,53 @@ TEST(CandidateOfDrawTest, TheFirstThresholdAboveTheDraw) {
 
 TEST(RouteDrawTest, ValueIsFixed) {
   // Draws that ranks on other builds, and the GPU, must make.
-  EXPECT_EQ(RouteDraw(0, 0), 2802244911U);
-  EXPECT_EQ(RouteDraw(123'456'789'012, 255), 886944990U);
+  EXPECT_EQ(RouteDraw(DrawKey(1), 0), 3294796023U);
+  EXPECT_EQ(RouteDraw(DrawKey(123'456'789'012), 255), 2320662757U);
+}
+
+// Chi-square of cells that are equally likely, in standard deviations from its mean.
+double Excess(const std::vector<int64_t>& cells) {
+  double total = 0;
+  for (const int64_t cell : cells) total += static_cast<double>(cell);
+  const auto num_cells = static_cast<double>(cells.size());
+  double chi_square = 0;
+  for (const int64_t cell : cells) {
+    const double distance = static_cast<double>(cell) - total / num_cells;
+    chi_square += distance * distance / (total / num_cells);
+  }
+  return (chi_square - (num_cells - 1)) / std::sqrt(2 * (num_cells - 1));
+}
+
+// The upper bits of two draws, which may be of two experts or of two tokens, fill 256 cells evenly.
+// So do those of one draw.
+TEST(RouteDrawTest, DrawsAreUniformAndIndependentOverTokensAndExperts) {
+  constexpr int64_t kTokens = 1 << 16;
+  constexpr double kMostExcess = 6;  // in standard deviations; some 500 cases
+  const auto excess = [](int64_t begin, int32_t expert, int64_t other_token, int32_t other_expert) {
+    std::vector<int64_t> cells(256);
+    for (int64_t token = begin; token < begin + kTokens; ++token) {
+      const uint32_t draw = RouteDraw(DrawKey(token), expert);
+      const uint32_t other = RouteDraw(DrawKey(token + other_token), other_expert);
+      const bool is_same = other_token == 0 && other_expert == expert;
+      ++cells[is_same ? draw >> 24 : (draw >> 28) * 16 + (other >> 28)];
+    }
+    return Excess(cells);
+  };
+  for (const int64_t begin :
+       {int64_t{0}, int64_t{987'654'321}, (int64_t{1} << 32) - kTokens / 2, int64_t{7} << 40}) {
+    for (const int32_t expert : {0, 1, 2, 100, 255, 1023}) {
+      for (const int32_t other_expert : {0, 1, 2, 3, 100, 101, 255, 1023}) {
+        EXPECT_LT(excess(begin, expert, 0, other_expert), kMostExcess)
+            << "tokens from " << begin << " experts " << expert << " " << other_expert;
+      }
+      for (const int64_t distance :
+           {int64_t{1}, int64_t{2}, int64_t{3}, int64_t{8}, int64_t{64}, int64_t{256},
+            int64_t{1024}, int64_t{4096}, int64_t{1} << 32, int64_t{1} << 40}) {
+        EXPECT_LT(excess(begin, expert, distance, expert), kMostExcess)
+            << "tokens from " << begin << " and " << distance << " later, expert " << expert;
+      }
+    }
+  }
 }
 
 }  // namespace

@@ -36,14 +36,15 @@ void CheckFile(const absl::StatusOr<LoadFile>& file) {
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const std::string_view bytes = eplb::fuzz::AsText(data, size);
-  eplb::CheckWindows(eplb::ParseLoadJson("in", bytes));
+  eplb::CheckFile(eplb::ParseLoadJson("in", bytes));
   eplb::CheckWindows(eplb::ParseLoadNpy(bytes));
-  eplb::CheckWindows(eplb::ParseDeepseekLoad("in", bytes));
+  eplb::CheckFile(eplb::ParseDeepseekLoad("in", bytes));
   eplb::CheckFile(eplb::ParseVllmLoad("in", bytes));
   const absl::StatusOr<eplb::wire::JsonValue> value = eplb::wire::ParseJson(bytes);
-  if (value.ok()) eplb::CheckWindows(eplb::SglangLoad(*value));
+  if (value.ok()) eplb::CheckFile(eplb::SglangLoad(*value));
   eplb::fuzz::RequireOneLine(eplb::ParseSafetensors(bytes).status());
   const eplb::fuzz::MemoryFile file(bytes);
-  eplb::fuzz::RequireOneLine(eplb::ReadLoadFile(file.path()).status());
+  eplb::CheckFile(eplb::ReadLoadFile(file.path()));
+  eplb::CheckFile(eplb::ReadLoadFile(file.path(), {.experts = 4}));
   return 0;
 }

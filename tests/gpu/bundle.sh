@@ -31,7 +31,7 @@ if ninja -C "$build" -t query nccl_gpu_test >/dev/null 2>&1; then tests+=(nccl_g
 ninja -C "$build" -j"${JOBS:-2}" "${binaries[@]}" eplb "${tests[@]}"
 
 rm -rf "${bundle:?}"/{bin,tests,lib,lib.tar.gz,python,data,suite,driver}
-mkdir -p "$bundle"/{bin,tests,lib,python,data,suite/gpu,suite/integration,suite/client/python}
+mkdir -p "$bundle"/{bin,tests,lib,python,data,suite/gpu,suite/integration,suite/client/python,suite/frameworks}
 for name in "${binaries[@]}"; do strip -o "$bundle/bin/$name" "$build/bin/$name"; done
 for name in "${tests[@]}"; do strip -o "$bundle/tests/$name" "$build/tests/$name"; done
 strip --strip-unneeded -o "$bundle/lib/libeplb.so.0" "$build/lib/libeplb.so.0"
@@ -53,9 +53,10 @@ case "$cuda" in
 esac >"$bundle/driver"
 cp -r client/python/eplb "$bundle/python/"
 cp tests/data/moe64_aux.jsonl "$bundle/data/"
-cp tests/gpu/{run.sh,find_nccl.py,trainer_gpu_test.py,torch_step.py} "$bundle/suite/gpu/"
+cp tests/gpu/{run.sh,find_nccl.py,trainer_gpu_test.py,torch_step.py,attach_step.py} "$bundle/suite/gpu/"
 cp tests/integration/job.py "$bundle/suite/integration/"
-cp tests/client/python/ranks.py "$bundle/suite/client/python/"
+cp tests/client/python/{ranks,torch_trainer}.py "$bundle/suite/client/python/"
+cp tests/frameworks/compare.py "$bundle/suite/frameworks/"
 tar -C "$bundle" -czf "$bundle/lib.tar.gz" lib
 rm -r "${bundle:?}/lib"
 find "$bundle/python" -name __pycache__ -prune -exec rm -r {} +

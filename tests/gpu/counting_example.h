@@ -34,7 +34,7 @@ inline absl::Status RouteAndCount(const eplb::DeviceTables& tables, int32_t laye
                    .out_of_range = counters + expert_row + tables.num_experts},
        .table = {.candidates = tables.candidates + slot_row,
                  .first_candidate = tables.first_candidate + expert_row,
-                 .thresholds = tables.thresholds + slot_row},
+                 .num_slots = tables.num_slots},
        .slots = slots},
       stream);
 }

@@ -8,13 +8,13 @@
 # suite is three runs, of call1, call2 and call3, each below nine minutes.
 #
 # Results are three files in $OUT, default ./gpu-results, written again after each step: summary.txt has a line a step, PASS, FAIL or
-# SKIP with its seconds and, where it is no pass, why; figures.jsonl the benches' figures and verdicts; logs.tgz the output of each
-# step. At most 12,000 characters are printed, the verdicts last.
+# SKIP with its seconds and, where it is no pass, why; figures.jsonl the figures and verdicts of benches and attach; logs.tgz the
+# output of each step. At most 12,000 characters are printed, the verdicts last.
 #
 # Exit code 1 when a step failed, a figure missed its target (tests/gpu/RESULTS.md), or, with EPLB_REQUIRE_ALL=1, a step was skipped;
 # 2 for wrong arguments, or a bundle whose libraries cannot be unpacked beside it. Needs: the driver that the bundle names, glibc 2.36
-# and the libstdc++ of GCC 12 or newer, Python 3.11 for trainer and torch, and a libnccl.so.2: EPLB_NCCL_PATH, else the one of Python's
-# packages or conda (find_nccl.py), else the loader's.
+# and the libstdc++ of GCC 12 or newer, Python 3.11 for trainer, torch and attach, and a libnccl.so.2: EPLB_NCCL_PATH, else the one of
+# Python's packages or conda (find_nccl.py), else the loader's.
 set -uo pipefail
 
 # Call, name, longest time.
@@ -24,10 +24,11 @@ call1 memcheck 100
 call1 process_ranks 100
 call1 thread_ranks 80
 call1 bench_kernels 90
-call2 nccl_ranks 120
-call2 nccl_migration 150
-call2 trainer 130
-call2 torch 110
+call2 nccl_ranks 60
+call2 nccl_migration 80
+call2 trainer 100
+call2 torch 100
+call2 attach 150
 call3 racecheck 150
 call3 initcheck 90
 call3 synccheck 90
@@ -79,7 +80,7 @@ export PYTHONUNBUFFERED=1 PYTHONDONTWRITEBYTECODE=1 TEST_TMPDIR="$work/tmp" TMPD
 
 # Writes the three results as they are now.
 keep() {
-  grep -hs '^{"\(bench\|target\)"' "$logs"/bench_*.log >"$work/figures.jsonl"
+  grep -hs '^{"\(bench\|target\)"' "$logs"/{bench_*,attach}.log >"$work/figures.jsonl"
   cp "$work/figures.jsonl" "$work/summary.txt" "$out/"
   tar -C "$work" -czf "$work/logs.tgz" logs && cp "$work/logs.tgz" "$out/"
 }
@@ -150,7 +151,7 @@ lacks() {
   libc="$(getconf GNU_LIBC_VERSION 2>/dev/null | cut -d' ' -f2)"
   at_least "$libc" 2.36 || echo "glibc 2.36 or newer is needed, here is ${libc:-another C library}"
   python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 ||
-    echo "Python 3.11 or newer is needed for steps trainer and torch, here is $(python3 --version 2>/dev/null || echo none)"
+    echo "Python 3.11 or newer is needed for steps trainer, torch and attach, here is $(python3 --version 2>/dev/null || echo none)"
   driver="$(nvidia-smi --query-gpu=driver_version --format=csv,noheader 2>/dev/null | head -n 1)"
   needed="$(cat "$bundle/driver" 2>/dev/null || echo 580)"
   if [[ "$driver" =~ ^[0-9.]+$ ]] && ! at_least "$driver" "$needed"; then
@@ -221,7 +222,7 @@ run_step() {
     nccl_ranks) nccl "$@" "$tests/nccl_gpu_test" ;;
     nccl_migration) nccl "$@" "$tests/migration_gpu_test" --gtest_filter='NcclMigrationProcessesTest.*' ;;
     trainer) step "$@" python3 "$gpu/trainer_gpu_test.py" -v ;;
-    torch) step "$@" env PYTHONPATH="$bundle/python${PYTHONPATH:+:$PYTHONPATH}" python3 "$gpu/torch_step.py" ;;
+    torch | attach) step "$@" env PYTHONPATH="$bundle/python${PYTHONPATH:+:$PYTHONPATH}" python3 "$gpu/$1_step.py" ;;
     bench_gemm_loop) step "$@" "$tests/gemm_loop_bench" --check ;;
     profile) profile "$2" ;;
   esac

@@ -38,7 +38,7 @@ class RunTest(unittest.TestCase):
             self.program(name, "exit 0")
         for script in ("run.sh", "find_nccl.py"):
             shutil.copy(HERE / script, self.bundle / "suite/gpu")
-        for script in ("trainer_gpu_test.py", "torch_step.py"):
+        for script in ("trainer_gpu_test.py", "torch_step.py", "attach_step.py"):
             (self.bundle / "suite/gpu" / script).write_text("")
 
     def program(self, name, text):
@@ -174,10 +174,13 @@ class RunTest(unittest.TestCase):
         self.assertEqual(end[9:], (self.bundle / "out/summary.txt").read_text().splitlines())
         self.assertEqual(self.log("kernels").count("x" * 300), 300)
 
-    def test_the_torch_step_gets_library_and_package(self):
-        (self.bundle / "suite/gpu/torch_step.py").write_text("import os, sys\nprint(os.environ['EPLB_LIBRARY'], sys.path[1])\n")
-        self.run_suite("torch")
-        self.assertEqual(self.log("torch"), f"{self.bundle}/lib/libeplb.so.0 {self.bundle}/python\n")
+    def test_the_steps_of_torch_get_library_and_package(self):
+        for step in ("torch", "attach"):
+            (self.bundle / f"suite/gpu/{step}_step.py").write_text("import os, sys\nprint(os.environ['EPLB_LIBRARY'], sys.path[1])\n"
+                                                                   "print('{\"bench\": 1}')\n")
+            self.run_suite(step)
+            self.assertEqual(self.log(step), f"{self.bundle}/lib/libeplb.so.0 {self.bundle}/python\n{{\"bench\": 1}}\n")
+        self.assertEqual((self.bundle / "out/figures.jsonl").read_text(), '{"bench": 1}\n')
 
     def test_packed_libraries_are_there_before_a_program_runs(self):
         (self.bundle / "lib").mkdir()
@@ -216,7 +219,7 @@ class RunTest(unittest.TestCase):
         self.assertEqual(code, 1)
         self.assertEqual(lines[:3], [
             "FAIL needs 0 s: glibc 2.36 or newer is needed, here is 2.31",
-            "FAIL needs 0 s: Python 3.11 or newer is needed for steps trainer and torch, here is Python 3.9.2",
+            "FAIL needs 0 s: Python 3.11 or newer is needed for steps trainer, torch and attach, here is Python 3.9.2",
             "FAIL needs 0 s: driver 580 or newer is needed for this bundle's CUDA, here is 535.183.01"])
         self.assertTrue(any(line.startswith("PASS kernels") for line in lines), lines)
 
@@ -256,7 +259,7 @@ class BundleTest(unittest.TestCase):
         root, ended = self.make()
         self.assertEqual((ended.returncode, ended.stderr), (0, ""))
         for name in ("bin/eplbd", "bin/eplbctl", "bin/eplb-trainer", "tests/nccl_gpu_test",
-                     "python/eplb/client.py", "suite/gpu/run.sh", "suite/gpu/torch_step.py", "suite/integration/job.py",
+                     "python/eplb/client.py", "suite/gpu/run.sh", "suite/gpu/torch_step.py", "suite/gpu/attach_step.py", "suite/integration/job.py",
                      "suite/client/python/ranks.py", "data/moe64_aux.jsonl", "driver"):
             self.assertTrue((root / "bundle" / name).is_file(), name)
         with tarfile.open(root / "bundle/lib.tar.gz") as packed:
@@ -266,15 +269,17 @@ class BundleTest(unittest.TestCase):
         self.assertIn("-DCMAKE_INSTALL_RPATH=$ORIGIN/../lib ", (root / "cmake").read_text())
         self.assertIn("=80;90\n", (self.make(ARCHITECTURES="80;90")[0] / "cmake").read_text())
 
-    def test_its_torch_step_finds_its_modules(self):
-        """It skips for want of a GPU, not of a module of ours."""
+    def test_its_steps_of_torch_find_their_modules(self):
+        """They skip for want of a GPU, not of a module of ours."""
         root, _ = self.make()
         bundle = root / "bundle"
-        code = "import torch_step, ranks; print(ranks.eplb.__file__)"
-        stand_in = root / "site/torch/distributed"
-        stand_in.mkdir(parents=True)
-        (stand_in / "__init__.py").touch()
-        (stand_in.parent / "__init__.py").write_text("from unittest import mock\ndef __getattr__(name): return mock.MagicMock()\n")
+        code = "import torch_step, attach_step, compare, ranks; print(ranks.eplb.__file__)"
+        stand_in = root / "site/torch"
+        for module in ("distributed", "utils"):
+            (stand_in / module).mkdir(parents=True)
+            (stand_in / module / "__init__.py").touch()
+        (stand_in / "utils/checkpoint.py").write_text("checkpoint = None\n")
+        (stand_in / "__init__.py").write_text("from unittest import mock\ndef __getattr__(name): return mock.MagicMock()\n")
         (root / "site/numpy.py").write_text("ndarray = float64 = int64 = int32 = dtype = generic = object\n"
                                             "def __getattr__(name): return object\n")
         ended = subprocess.run(

@@ -24,8 +24,7 @@ using wire::JsonValue;
 // The entries of a list of objects, as many as `count_key` states if the object has it.
 absl::StatusOr<const std::vector<JsonValue>*> GetObjects(const JsonValue& object, const char* key,
                                                          const char* count_key) {
-  const JsonValue* list = object.Find(key);
-  if (list == nullptr) return InvalidInput(key, " is missing");
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* list, wire::GetMember(object, key));
   const auto entries = list->is_array() ? list->numbers.children.front().front() : -1;
   if (entries != std::ssize(list->objects) || entries < 1) {
     return InvalidInput(key, " is no list of objects");
@@ -93,34 +92,6 @@ absl::Status CheckDevices(const std::vector<int64_t>& per_device, size_t num_slo
   return absl::OkStatus();
 }
 
-absl::StatusOr<PlacementParts> ParseAscend(std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(const JsonValue object, wire::ParseJson(bytes));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<JsonValue>* layers,
-                        GetObjects(object, "layer_list", "moe_layer_count"));
-  PlacementParts parts;
-  std::vector<int64_t> per_device;
-  for (size_t id = 0; id < layers->size(); ++id) {
-    absl::StatusOr<Layer> layer = ReadLayer((*layers)[id], id);
-    absl::Status status = layer.status();
-    if (status.ok()) status = CheckDevices(layer->per_device, layer->row.size());
-    if (status.ok() && id > 0 && layer->per_device != per_device) {
-      status =
-          InvalidInput("has ", layer->row.size(), " slots on ", layer->per_device.size(),
-                       " devices, layer 0 has ", parts.slots.cols(), " on ", per_device.size());
-    }
-    if (!status.ok()) return InvalidInput("layer ", id, ": ", status.message());
-    if (layer->row.empty()) return InvalidInput("layer ", id, " is empty");
-    if (id == 0) {
-      per_device = layer->per_device;
-      parts.slots.resize(static_cast<Eigen::Index>(layers->size()),
-                         static_cast<Eigen::Index>(layer->row.size()));
-    }
-    std::copy(layer->row.begin(), layer->row.end(), &parts.slots(static_cast<Eigen::Index>(id), 0));
-  }
-  parts.frame.num_gpus = static_cast<int32_t>(per_device.size());
-  return parts;
-}
-
 constexpr char kAggregatedLoad[] = "aggregated_load";
 constexpr int32_t kMaxAscendExpert = (1 << 12) - 1;
 
@@ -171,9 +142,32 @@ absl::Status NoAscendLoad() {
 
 }  // namespace
 
-absl::StatusOr<PlacementParts> ParseAscendPlacement(const std::string& path,
-                                                    std::string_view bytes) {
-  return InFile(path, ParseAscend(bytes));
+absl::StatusOr<PlacementParts> ParseAscendPlacement(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(const JsonValue object, wire::ParseJson(bytes));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<JsonValue>* layers,
+                        GetObjects(object, "layer_list", "moe_layer_count"));
+  PlacementParts parts;
+  std::vector<int64_t> per_device;
+  for (size_t id = 0; id < layers->size(); ++id) {
+    absl::StatusOr<Layer> layer = ReadLayer((*layers)[id], id);
+    absl::Status status = layer.status();
+    if (status.ok()) status = CheckDevices(layer->per_device, layer->row.size());
+    if (status.ok() && id > 0 && layer->per_device != per_device) {
+      status =
+          InvalidInput("has ", layer->row.size(), " slots on ", layer->per_device.size(),
+                       " devices, layer 0 has ", parts.slots.cols(), " on ", per_device.size());
+    }
+    if (!status.ok()) return InvalidInput("layer ", id, ": ", status.message());
+    if (layer->row.empty()) return InvalidInput("layer ", id, " is empty");
+    if (id == 0) {
+      per_device = layer->per_device;
+      parts.slots.resize(static_cast<Eigen::Index>(layers->size()),
+                         static_cast<Eigen::Index>(layer->row.size()));
+    }
+    std::copy(layer->row.begin(), layer->row.end(), &parts.slots(static_cast<Eigen::Index>(id), 0));
+  }
+  parts.frame.num_gpus = static_cast<int32_t>(per_device.size());
+  return parts;
 }
 
 absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,

@@ -9,7 +9,7 @@
 #include "base/files.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/layer_numbers.h"
-#include "client/cli/formats/npz.h"
+#include "client/cli/formats/torch_file.h"
 
 namespace eplb {
 namespace {
@@ -148,7 +148,7 @@ absl::Status ChooseModelLayers(const PlacementFormat& to, const LayerChoice& cho
   if (!choice.given()) return absl::OkStatus();
   const LayerNumbers all = Consecutive(0, parts.slots.rows());
   EPLB_ASSIGN_OR_RETURN(const std::vector<Eigen::Index> rows, ChooseRows(all, choice));
-  parts.slots = RowsOf(parts.slots, rows);
+  parts.slots = IndexMatrix(parts.slots(rows, Eigen::all));
   for (const Eigen::Index row : rows) parts.layers.push_back(all[static_cast<size_t>(row)]);
   return absl::OkStatus();
 }
@@ -161,7 +161,7 @@ absl::Status ChooseNumberedLayers(const LayerChoice& choice, PlacementParts& par
   }
   if (choice.list.empty()) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const std::vector<Eigen::Index> rows, ChooseRows(parts.layers, choice));
-  parts.slots = RowsOf(parts.slots, rows);
+  parts.slots = IndexMatrix(parts.slots(rows, Eigen::all));
   parts.layers = choice.list;
   return absl::OkStatus();
 }
@@ -203,7 +203,9 @@ absl::StatusOr<Conversion> ConvertPlacementFile(const ConversionOptions& options
   EPLB_ASSIGN_OR_RETURN(const PlacementFormat to, FindPlacementFormat(options.to));
   EPLB_RETURN_IF_ERROR(CheckLayerChoice(from, to, options.flags.layers));
   EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(options.in));
-  if (IsTorchDump(bytes)) return InFile(options.in, TorchDumpError());
+  if (IsTorchFile(bytes) && from.name != "sglang") {
+    return InvalidInput(options.in, ": is a file of torch.save, whose maps are those of sglang");
+  }
   EPLB_ASSIGN_OR_RETURN(PlacementParts parts, from.parse(options.in, bytes));
   EPLB_ASSIGN_OR_RETURN(const ShapeNumbers frame,
                         InFile(options.in, MergeShapes(parts.frame, options.flags)));

@@ -1,11 +1,8 @@
 #include "client/cli/formats/csv.h"
 
-#include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
@@ -19,30 +16,11 @@ namespace eplb {
 
 namespace {
 
-// Takes the digits at the front; false when there is none.
-bool TakeDigits(absl::string_view& text) {
-  const size_t digits = std::min(text.find_first_not_of("0123456789"), text.size());
-  text.remove_prefix(digits);
-  return digits > 0;
-}
-
-// JSON's grammar of a number.
-bool IsNumber(absl::string_view text) {
-  (void)absl::ConsumePrefix(&text, "-");
-  const bool leading_zero = text.size() > 1 && text[0] == '0' && text[1] >= '0' && text[1] <= '9';
-  if (leading_zero || !TakeDigits(text)) return false;
-  if (absl::ConsumePrefix(&text, ".") && !TakeDigits(text)) return false;
-  if (absl::ConsumePrefix(&text, "e") || absl::ConsumePrefix(&text, "E")) {
-    if (!absl::ConsumePrefix(&text, "+")) (void)absl::ConsumePrefix(&text, "-");
-    if (!TakeDigits(text)) return false;
-  }
-  return text.empty();
-}
-
-// "1e999" is a number to JSON, and none to us.
-bool IsFinite(absl::string_view number) {
-  double value = 0;
-  return absl::SimpleAtod(number, &value) && std::isfinite(value);
+// True for a number of JSON in double's range.
+bool IsNumber(absl::string_view cell) {
+  const absl::StatusOr<wire::JsonValue> value = wire::ParseJson({cell.data(), cell.size()});
+  return value.ok() && (value->kind == wire::JsonValue::Kind::kInteger ||
+                        value->kind == wire::JsonValue::Kind::kReal);
 }
 
 std::vector<absl::string_view> CellsOf(std::string_view line) {
@@ -71,7 +49,7 @@ absl::StatusOr<std::string> CsvToJson(std::string_view text) {
     const std::vector<absl::string_view> cells = CellsOf(line.text);
     const bool heading = json.size() == 1 && !IsNumber(cells.front());
     for (size_t i = 0; i < cells.size(); ++i) {
-      if (!IsNumber(cells[i]) || !IsFinite(cells[i])) {
+      if (!IsNumber(cells[i])) {
         return InvalidInput(
             "line ", line.number, ", column ", i + 1, " is ",
             wire::JsonQuote(FirstCharacters({cells[i].data(), cells[i].size()}, 40)),

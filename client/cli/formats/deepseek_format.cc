@@ -1,5 +1,6 @@
 // Reads and writes the arrays of DeepSeek's EPLB.
 #include <algorithm>
+#include <cstring>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,7 +16,7 @@
 #include "client/cli/formats/load_doubts.h"
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
-#include "client/cli/formats/npz.h"
+#include "client/cli/formats/zip_archive.h"
 
 namespace eplb {
 namespace {
@@ -23,6 +24,7 @@ namespace {
 constexpr char kSlots[] = "physical_to_logical_map";
 constexpr char kReplicas[] = "logical_to_physical_map";
 constexpr char kCounts[] = "logical_replica_count";
+constexpr char kArraySuffix[] = ".npy";  // ending of a member of an .npz
 
 struct Maps {
   IndexTable slots;     // [L, S]
@@ -99,14 +101,9 @@ absl::StatusOr<PlacementParts> PartsFromSlots(absl::StatusOr<IndexTable> slots) 
   return PlacementParts{.slots = std::move(slots->cells)};
 }
 
-absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<NpzMember> members, ParseNpz(bytes));
-  auto read = [&members](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
-    for (const NpzMember& member : members) {
-      if (member.name == name) return IndexTableFromNpy(member.bytes, name, dimensions);
-    }
-    return InvalidInput(name, " is missing");
-  };
+// read: returns a table by its name and its number of dimensions.
+template <class Read>
+absl::StatusOr<PlacementParts> FromThree(const Read& read) {
   Maps maps;
   EPLB_ASSIGN_OR_RETURN(maps.slots, read(kSlots, 2));
   EPLB_ASSIGN_OR_RETURN(maps.replicas, read(kReplicas, 3));
@@ -114,21 +111,34 @@ absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
   return PartsFromMaps(maps);
 }
 
+// The arrays of numpy.savez, by the names of their members.
+absl::StatusOr<ZipMembers> ReadNpz(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(ZipMembers members, ReadZip(bytes));
+  for (const auto& [name, array] : members) {
+    if (name.ends_with(kArraySuffix)) continue;
+    return InvalidInput("member \"", Clipped(name, 80), "\": is no .npy");
+  }
+  return members;
+}
+
+absl::StatusOr<PlacementParts> FromNpz(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(const ZipMembers members, ReadNpz(bytes));
+  return FromThree([&members](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
+    const auto found = members.find(absl::StrCat(name, kArraySuffix));
+    if (found == members.end()) return InvalidInput(name, " is missing");
+    return IndexTableFromArray(ParseNpy(found->second), name, dimensions);
+  });
+}
+
 absl::StatusOr<PlacementParts> FromJson(std::string_view text) {
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(text));
   if (object.Find("format") != nullptr) {
     return InvalidInput("has the key \"format\", which deepseek's maps do not have");
   }
-  auto read = [&object](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
-    const wire::JsonValue* value = object.Find(name);
-    if (value == nullptr) return InvalidInput(name, " is missing");
+  return FromThree([&object](const char* name, size_t dimensions) -> absl::StatusOr<IndexTable> {
+    EPLB_ASSIGN_OR_RETURN(const wire::JsonValue* value, wire::GetMember(object, name));
     return IndexTableFromJson(*value, name, dimensions);
-  };
-  Maps maps;
-  EPLB_ASSIGN_OR_RETURN(maps.slots, read(kSlots, 2));
-  EPLB_ASSIGN_OR_RETURN(maps.replicas, read(kReplicas, 3));
-  EPLB_ASSIGN_OR_RETURN(maps.counts, read(kCounts, 2));
-  return PartsFromMaps(maps);
+  });
 }
 
 absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
@@ -141,7 +151,9 @@ absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
 }
 
 absl::StatusOr<PlacementParts> ParseDeepSeek(const std::string& path, std::string_view bytes) {
-  if (bytes.starts_with(kNpyMagic)) return PartsFromSlots(IndexTableFromNpy(bytes, "", 2));
+  if (bytes.starts_with(kNpyMagic)) {
+    return PartsFromSlots(IndexTableFromArray(ParseNpy(bytes), "", 2));
+  }
   if (bytes.starts_with(kZipMagic)) return FromNpz(bytes);
   const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
   if (bytes.substr(start).starts_with('{')) return FromJson(bytes);
@@ -177,25 +189,24 @@ std::string ToCsv(const IndexMatrix& matrix) {
 
 // The array that is the load, of an archive of arrays.
 absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<NpzMember> members, ParseNpz(bytes));
-  auto is_load = [](const NpzMember& member) {
-    return member.name == "load" || member.name == "weight";
-  };
-  const auto named = std::ranges::count_if(members, is_load);
-  if (members.size() > 1 && named != 1) {
+  EPLB_ASSIGN_OR_RETURN(const ZipMembers members, ReadNpz(bytes));
+  const auto load = members.find("load.npy");
+  const auto weight = members.find("weight.npy");
+  if (members.size() > 1 && (load == members.end()) == (weight == members.end())) {
     return InvalidInput("has ", members.size(),
                         " arrays, expected one, or one named load or weight");
   }
-  const auto found = std::ranges::find_if(members, is_load);
-  const NpzMember& member = found == members.end() ? members.front() : *found;
-  if (NamesPlacement(member.name)) {
-    return InvalidInput("holds ", wire::JsonQuote(member.name),
+  const auto& [member, array] = load != members.end()     ? *load
+                                : weight != members.end() ? *weight
+                                                          : *members.begin();
+  const std::string name = member.substr(0, member.size() - std::strlen(kArraySuffix));
+  if (NamesPlacement(name)) {
+    return InvalidInput("holds ", wire::JsonQuote(name),
                         ", part of a placement; expected a load, tokens of each expert");
   }
-  absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(member.bytes);
+  absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(array);
   if (windows.ok()) return windows;
-  return InvalidInput(wire::JsonQuote(FirstCharacters(member.name, 80)), ": ",
-                      windows.status().message());
+  return InvalidInput(wire::JsonQuote(FirstCharacters(name, 80)), ": ", windows.status().message());
 }
 
 }  // namespace
@@ -217,11 +228,14 @@ absl::StatusOr<std::string> WriteDeepseekPlacement(const Placement& placement,
   }
   if (options.path.ends_with(".npz")) {
     const Topology& topology = placement.topology();
-    return NpzBytes({{kSlots, TwoDimensionsToNpy(slots)},
-                     {kReplicas, IndexTableToNpy(placement.logical_to_physical_map(),
-                                                 {topology.num_layers(), topology.num_experts(),
-                                                  placement.max_replicas()})},
-                     {kCounts, TwoDimensionsToNpy(placement.logical_replica_count())}});
+    std::vector<ZipMember> arrays = {
+        {kSlots, TwoDimensionsToNpy(slots)},
+        {kReplicas, IndexTableToNpy(
+                        placement.logical_to_physical_map(),
+                        {topology.num_layers(), topology.num_experts(), placement.max_replicas()})},
+        {kCounts, TwoDimensionsToNpy(placement.logical_replica_count())}};
+    for (ZipMember& array : arrays) array.name += kArraySuffix;
+    return WriteZip(arrays);
   }
   return InvalidInput(
       options.path,
@@ -232,25 +246,20 @@ bool DeepseekHoldsRanks(const WriteOptions& options) {
   return options.path.ends_with(".npz") || options.path.ends_with(".json");
 }
 
-absl::StatusOr<std::vector<LoadWindow>> ParseDeepseekLoad(const std::string& path,
-                                                          std::string_view bytes) {
-  absl::StatusOr<std::vector<LoadWindow>> windows;
+absl::StatusOr<LoadFile> ParseDeepseekLoad(const std::string& path, std::string_view bytes) {
   const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
-  if (bytes.starts_with(kNpyMagic)) {
-    windows = ParseLoadNpy(bytes);
-  } else if (bytes.starts_with(kZipMagic)) {
-    windows = LoadFromNpz(bytes);
-  } else if (bytes.substr(start).starts_with('[')) {
-    return ParseLoadJson(path, bytes);
-  } else if (LooksLikeCsv(bytes) || path.ends_with(".csv")) {
-    const absl::StatusOr<std::string> json = CsvToJson(bytes);
-    if (json.ok()) return ParseLoadJson(path, *json);
-    windows = json.status();
-  } else {
-    windows = InvalidInput("is no load of deepseek; tried .npy, .npz, JSON and CSV");
+  if (IsNpy(bytes)) return InFile(path, LoadFileOf(ParseLoadNpy(bytes), TableKind::kArray));
+  if (bytes.starts_with(kZipMagic)) {
+    return InFile(path, LoadFileOf(LoadFromNpz(bytes), TableKind::kArray));
   }
-  if (!windows.ok()) return InFile(path, windows.status());
-  return windows;
+  if (bytes.substr(start).starts_with('[')) return ParseLoadJson(path, bytes);
+  if (!LooksLikeCsv(bytes) && !path.ends_with(".csv")) {
+    return InvalidInput(path, ": is no load of deepseek; tried .npy, .npz, JSON and CSV");
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::string json, InFile(path, CsvToJson(bytes)));
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, ParseLoadJson(path, json));
+  file.table = TableKind::kCsv;
+  return file;
 }
 
 }  // namespace eplb

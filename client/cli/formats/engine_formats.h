@@ -1,6 +1,8 @@
 // Readers and writers of the files of engines. NAME_format.cc has those of one engine.
 #pragma once
 
+#include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,10 +20,9 @@ namespace eplb {
 // {"moe_layer_count":L,"layer_list":[{"layer_id":0,"device_count":G,"device_list":[
 //   {"device_id":0,"device_expert":[experts in slot order]}]}]}
 // Layers and devices are in the order of their ids, from 0; with S % G != 0 the first devices
-// hold one more. Counts and ids may be missing, as in verl's files. errors: begin with `path`, name
+// hold one more. Counts and ids may be missing, as in verl's files. errors: without path, name
 // layer and device.
-absl::StatusOr<PlacementParts> ParseAscendPlacement(const std::string& path,
-                                                    std::string_view bytes);
+absl::StatusOr<PlacementParts> ParseAscendPlacement(std::string_view bytes);
 absl::StatusOr<std::string> WriteAscendPlacement(const Placement& placement,
                                                  const WriteOptions& options);
 
@@ -49,15 +50,14 @@ bool DeepseekHoldsRanks(const WriteOptions& options);
 
 // A load [L,E]: .npy, .npz (one array, or the one named load or weight), JSON matrix or CSV; a .npy
 // of three dimensions is windows. errors: begin with `path`.
-absl::StatusOr<std::vector<LoadWindow>> ParseDeepseekLoad(const std::string& path,
-                                                          std::string_view bytes);
+absl::StatusOr<LoadFile> ParseDeepseekLoad(const std::string& path, std::string_view bytes);
 
 // ---- SGLang: the JSON of --init-expert-location. Its rows are the model's layers. A dense layer
 // in front has a row, too: a map with the experts in order, and counts of 0.
 
-// {"physical_to_logical_map":[L][S]}, all rows of the file. errors: begin with `path`.
-absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
-                                                    std::string_view bytes);
+// {"physical_to_logical_map":[L][S]}, all rows of the file, also as a file of torch.save. errors:
+// without path.
+absl::StatusOr<PlacementParts> ParseSglangPlacement(std::string_view bytes);
 // With rows for the dense layers before and between options.layers; none if these are not known.
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
                                                  const WriteOptions& options);
@@ -67,15 +67,14 @@ bool IsSglangLoad(const wire::JsonValue& value);
 
 // {"logical_count":[L][E]}, or [steps][L][E] of which each step is a window, or such an array
 // alone. errors: without path.
-absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value);
+absl::StatusOr<LoadFile> SglangLoad(const wire::JsonValue& value);
 
 // ---- TensorRT-LLM: the YAML of moe_config.load_balancer.
 
 // num_slots, layer_updates_per_iter and initial_global_assignments, whose keys are the model's
 // layer numbers: 3..60 for DeepSeek-V3, 1, 3, 5 and so on where every other layer is dense. The
-// first two may be missing. errors: begin with `path`.
-absl::StatusOr<PlacementParts> ParseTrtllmPlacement(const std::string& path,
-                                                    std::string_view bytes);
+// first two may be missing. errors: without path.
+absl::StatusOr<PlacementParts> ParseTrtllmPlacement(std::string_view bytes);
 
 // layer_updates_per_iter is 0: the placement stays as it is. errors: InvalidArgument naming
 // --first-layer and --layers when the layers' numbers are unknown.
@@ -94,6 +93,11 @@ bool IsTrtllmStatistics(const std::string& path);
 // file or with other keys than rank 0, an iteration with other layers than the first, a negative
 // count, a sum above 2^63-1.
 absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path);
+
+// Returns the ranks of the files in a directory whose names are a prefix, a rank and a suffix.
+// errors: InvalidArgument.
+absl::StatusOr<std::set<int32_t>> RanksOfFiles(const std::string& directory, const char* prefix,
+                                               const char* suffix);
 
 // ---- vLLM: JSON lines that open pull requests propose, with records of the load and a start map.
 // vLLM 0.33.0 neither writes nor reads them.

@@ -16,11 +16,6 @@
 
 namespace eplb {
 
-// errors: begin with `path`.
-absl::StatusOr<PlacementParts> ParseEplbPlacement(const std::string& path, std::string_view bytes);
-absl::StatusOr<std::string> WriteEplbPlacement(const Placement& placement,
-                                               const WriteOptions& options);
-
 namespace {
 
 absl::StatusOr<std::optional<int32_t>> Merge(const char* flag, const std::optional<int32_t>& file,
@@ -43,13 +38,34 @@ absl::StatusOr<int32_t> CountExperts(const IndexMatrix& slots) {
   return slots.maxCoeff() + 1;
 }
 
+absl::StatusOr<PlacementParts> ParseEplb(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares read, wire::PlacementWithSharesFromJson(bytes));
+  const Topology& topology = read.placement.topology();
+  return PlacementParts{.slots = read.placement.physical_to_logical_map(),
+                        .ranks = read.placement.replica_rank(),
+                        .num_experts = topology.num_experts(),
+                        .frame = {.num_gpus = topology.num_gpus(),
+                                  .num_nodes = topology.num_nodes(),
+                                  .num_groups = topology.num_groups()},
+                        .shares = std::move(read.replica_share)};
+}
+
+absl::StatusOr<std::string> WriteEplb(const Placement& placement, const WriteOptions& options) {
+  return wire::PlacementToJson(placement, options.shares) + "\n";
+}
+
+template <absl::StatusOr<PlacementParts> (*Parse)(std::string_view)>
+absl::StatusOr<PlacementParts> ParseFile(const std::string& path, std::string_view bytes) {
+  return InFile(path, Parse(bytes));
+}
+
 bool Always(const WriteOptions& /*options*/) { return true; }
 bool Never(const WriteOptions& /*options*/) { return false; }
 
 constexpr PlacementFormat kFormats[] = {
     {.name = "eplb",
-     .parse = &ParseEplbPlacement,
-     .write = &WriteEplbPlacement,
+     .parse = &ParseFile<&ParseEplb>,
+     .write = &WriteEplb,
      .holds_ranks = &Always,
      .holds_gpus = true,
      .holds_nodes_and_groups = true,
@@ -63,12 +79,12 @@ constexpr PlacementFormat kFormats[] = {
      .holds_unequal_gpus = true,
      .holds_unusable_slots = true},
     {.name = "sglang",
-     .parse = &ParseSglangPlacement,
+     .parse = &ParseFile<&ParseSglangPlacement>,
      .write = &WriteSglangPlacement,
      .holds_ranks = &Never,
      .counts_model_layers = true},
     {.name = "trtllm",
-     .parse = &ParseTrtllmPlacement,
+     .parse = &ParseFile<&ParseTrtllmPlacement>,
      .write = &WriteTrtllmPlacement,
      .holds_ranks = &Never,
      .holds_layer_numbers = true},
@@ -77,24 +93,12 @@ constexpr PlacementFormat kFormats[] = {
      .write = &WriteVllmPlacement,
      .holds_ranks = &Never},
     {.name = "ascend",
-     .parse = &ParseAscendPlacement,
+     .parse = &ParseFile<&ParseAscendPlacement>,
      .write = &WriteAscendPlacement,
      .holds_ranks = &Never,
      .holds_gpus = true,
      .holds_unequal_gpus = true},
 };
-
-absl::StatusOr<PlacementParts> ParseEplb(std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(wire::PlacementWithShares read, wire::PlacementWithSharesFromJson(bytes));
-  const Topology& topology = read.placement.topology();
-  return PlacementParts{.slots = read.placement.physical_to_logical_map(),
-                        .ranks = read.placement.replica_rank(),
-                        .num_experts = topology.num_experts(),
-                        .frame = {.num_gpus = topology.num_gpus(),
-                                  .num_nodes = topology.num_nodes(),
-                                  .num_groups = topology.num_groups()},
-                        .shares = std::move(read.replica_share)};
-}
 
 }  // namespace
 
@@ -131,15 +135,6 @@ absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name) {
   }
   return InvalidInput("placement format is ", wire::JsonQuote(FirstCharacters(name, 80)),
                       ", expected one of ", absl::StrJoin(names, ", "));
-}
-
-absl::StatusOr<PlacementParts> ParseEplbPlacement(const std::string& path, std::string_view bytes) {
-  return InFile(path, ParseEplb(bytes));
-}
-
-absl::StatusOr<std::string> WriteEplbPlacement(const Placement& placement,
-                                               const WriteOptions& options) {
-  return wire::PlacementToJson(placement, options.shares) + "\n";
 }
 
 }  // namespace eplb

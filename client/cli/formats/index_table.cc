@@ -46,20 +46,6 @@ absl::Status CheckRegular(const wire::JsonNumbers& numbers, std::string_view nam
   return absl::OkStatus();
 }
 
-absl::StatusOr<IndexTable> ParseNpyTable(std::string_view bytes, size_t dimensions) {
-  EPLB_ASSIGN_OR_RETURN(const NpyIntegers numbers, ParseNpyIntegers(bytes, dimensions));
-  IndexTable table{.cells = IndexMatrix(numbers.rows, numbers.columns * numbers.depth),
-                   .depth = numbers.depth};
-  for (int64_t row = 0; row < numbers.rows; ++row) {
-    for (int64_t entry = 0; entry < table.cells.cols(); ++entry) {
-      const int64_t number = numbers.at(row, entry / numbers.depth, entry % numbers.depth);
-      if (!InRange(number)) return OutOfRange("", row, entry, number);
-      table.cells(row, entry) = static_cast<int32_t>(number);
-    }
-  }
-  return table;
-}
-
 }  // namespace
 
 absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std::string_view name,
@@ -82,11 +68,29 @@ absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std:
   return table;
 }
 
-absl::StatusOr<IndexTable> IndexTableFromNpy(std::string_view bytes, std::string_view name,
-                                             size_t dimensions) {
-  absl::StatusOr<IndexTable> table = ParseNpyTable(bytes, dimensions);
-  if (table.ok()) return table;
-  return InvalidInput(Named(name), table.status().message());
+absl::StatusOr<IndexTable> IndexTableFromArray(const absl::StatusOr<Array>& array,
+                                               std::string_view name, size_t dimensions) {
+  if (!array.ok()) return InvalidInput(Named(name), array.status().message());
+  if (array->type->integer == nullptr) {
+    return InvalidInput(
+        Named(name), "has the dtype ",
+        std::string(array->type->numpy.empty() ? array->type->torch : array->type->numpy),
+        ", expected little-endian integers, int8..int64 or uint8..uint64");
+  }
+  if (array->shape.size() != dimensions) {
+    return InvalidInput(Named(name), "has ", array->shape.size(), " dimensions, expected ",
+                        dimensions);
+  }
+  const int64_t depth = dimensions == 3 ? array->shape[2] : 1;
+  IndexTable table{.cells = IndexMatrix(array->shape[0], array->shape[1] * depth), .depth = depth};
+  for (Eigen::Index row = 0; row < table.cells.rows(); ++row) {
+    for (Eigen::Index entry = 0; entry < table.cells.cols(); ++entry) {
+      const int64_t number = array->type->integer(array->At(row, entry / depth, entry % depth));
+      if (!InRange(number)) return OutOfRange(name, row, entry, number);
+      table.cells(row, entry) = static_cast<int32_t>(number);
+    }
+  }
+  return table;
 }
 
 std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>& shape) {

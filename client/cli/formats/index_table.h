@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/json_value.h"
+#include "client/cli/formats/arrays.h"
 #include "placement/placement.h"
 
 namespace eplb {
@@ -28,10 +29,9 @@ struct IndexTable {
 absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std::string_view name,
                                               size_t dimensions);
 
-// Reads int8..int64 and uint8..uint64, little endian, C or Fortran order. errors: as above, or the
-// bytes are no such .npy. Nothing is allocated from a size that the bytes do not bear out.
-absl::StatusOr<IndexTable> IndexTableFromNpy(std::string_view bytes, std::string_view name,
-                                             size_t dimensions);
+// Takes the integers of an array. errors: as above, or those of `array`, preceded by `name`.
+absl::StatusOr<IndexTable> IndexTableFromArray(const absl::StatusOr<Array>& array,
+                                               std::string_view name, size_t dimensions);
 
 // int64 in C order. REQUIRES: the shape has as many numbers as `cells`.
 std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>& shape);

@@ -48,8 +48,7 @@ absl::Status CheckRow(const wire::JsonValue& value, const std::string& name, int
 using RowsByLayer = std::map<int32_t, const wire::JsonValue*>;
 
 absl::StatusOr<RowsByLayer> ReadRows(const wire::JsonValue& object) {
-  const wire::JsonValue* assignments = object.Find(kKey);
-  if (assignments == nullptr) return InvalidInput(kKey, " is missing");
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue* assignments, wire::GetMember(object, kKey));
   if (!assignments->is_object()) {
     return InvalidInput(kKey, " is ", std::string(wire::KindName(assignments->kind)),
                         ", expected rows by layer number");

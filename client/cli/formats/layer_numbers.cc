@@ -120,10 +120,6 @@ absl::StatusOr<std::vector<Eigen::Index>> ChooseRows(const LayerNumbers& numbers
                       " leaves none of them");
 }
 
-IndexMatrix RowsOf(const IndexMatrix& matrix, const std::vector<Eigen::Index>& rows) {
-  return matrix(rows, Eigen::all);
-}
-
 absl::Status KeepRows(const std::vector<Eigen::Index>& rows, std::vector<LoadWindow>& windows) {
   for (LoadWindow& window : windows) {
     if (window.load.is_counts()) {

@@ -48,7 +48,6 @@ LayerNumbers Consecutive(int32_t first, int64_t count);
 // errors: InvalidArgument: a layer that no row has, no row is left.
 absl::StatusOr<std::vector<Eigen::Index>> ChooseRows(const LayerNumbers& numbers,
                                                      const LayerChoice& choice);
-IndexMatrix RowsOf(const IndexMatrix& matrix, const std::vector<Eigen::Index>& rows);
 absl::Status KeepRows(const std::vector<Eigen::Index>& rows, std::vector<LoadWindow>& windows);
 
 // Rows of dense layers: SGLang has a row for every layer of the model, and row 7 is layer 7.

@@ -129,13 +129,10 @@ absl::StatusOr<std::string> DoubtsAboutLoad(const std::vector<LoadWindow>& windo
     if (IdsOfMap(front) >= kLeastSureIds) return Refusal(kMap, kPlain);
     return Note(kMap);
   }
-  if (windows.size() == 1 && HasHeading(front)) {
-    if (kind != TableKind::kCsv) return Note(kHeading);
-    return Refusal(kHeading, "expected counts alone: df.to_csv(.., header=False, index=False)");
-  }
-  if (windows.size() == 1 && HasIndex(front)) {
-    if (kind != TableKind::kCsv) return Note(kIndex);
-    return Refusal(kIndex, "expected counts alone: df.to_csv(.., header=False, index=False)");
+  const char* const pandas = HasHeading(front) ? kHeading : HasIndex(front) ? kIndex : nullptr;
+  if (windows.size() == 1 && pandas != nullptr) {
+    if (kind != TableKind::kCsv) return Note(pandas);
+    return Refusal(pandas, "expected counts alone: df.to_csv(.., header=False, index=False)");
   }
   if (HasBothZeroAndOneAlone(front) && All(windows, &HasBothZeroAndOneAlone)) return Note(kZeroOne);
   if (windows.size() == 1 && IsReplicaCount(front)) return Note(kReplicaCount);

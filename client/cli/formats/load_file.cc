@@ -10,34 +10,19 @@
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/choices.h"
 #include "client/cli/formats/csv.h"
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/load_doubts.h"
 #include "client/cli/formats/load_json.h"
 #include "client/cli/formats/npy.h"
-#include "client/cli/formats/npz.h"
+#include "client/cli/formats/torch_file.h"
+#include "client/cli/formats/zip_archive.h"
 
 namespace eplb {
 namespace {
 
-using Windows = absl::StatusOr<std::vector<LoadWindow>>;
 using File = absl::StatusOr<LoadFile>;
-
-File FileOf(Windows windows, TableKind table) {
-  if (!windows.ok()) return windows.status();
-  return LoadFile{.windows = *std::move(windows), .table = table};
-}
-
-// The magic is whole or not there; a shorter file of its first bytes is a truncated .npy.
-bool IsNpy(std::string_view bytes) {
-  return bytes.starts_with(kNpyMagic) || kNpyMagic.starts_with(bytes);
-}
-
-File ParseNpy(const std::string& path, std::string_view bytes) {
-  Windows windows = ParseLoadNpy(bytes);
-  if (!windows.ok()) return InFile(path, windows.status());
-  return FileOf(std::move(windows), TableKind::kArray);
-}
 
 // The first character that is no blank opens a JSON value.
 bool IsJson(std::string_view bytes) {
@@ -47,40 +32,53 @@ bool IsJson(std::string_view bytes) {
 }
 
 File ParseOwnLoad(const std::string& path, std::string_view bytes) {
-  if (IsNpy(bytes)) return ParseNpy(path, bytes);
-  const bool is_array = bytes[bytes.find_first_not_of(" \t\r\n")] == '[';
-  return FileOf(ParseLoadJson(path, bytes), is_array ? TableKind::kArray : TableKind::kNamed);
-}
-
-File ParseDeepseekFile(const std::string& path, std::string_view bytes) {
-  const bool csv = !IsNpy(bytes) && !bytes.starts_with(kZipMagic) && !IsJson(bytes);
-  return FileOf(ParseDeepseekLoad(path, bytes), csv ? TableKind::kCsv : TableKind::kArray);
+  return IsNpy(bytes) ? ParseDeepseekLoad(path, bytes) : ParseLoadJson(path, bytes);
 }
 
 File ParseAnyLoad(const std::string& path, std::string_view bytes) {
-  if (IsNpy(bytes)) return ParseNpy(path, bytes);
   if (IsJson(bytes)) return ParseAnyLoadJson(path, bytes);
-  if (bytes.starts_with(kZipMagic) || LooksLikeCsv(bytes) || path.ends_with(".csv")) {
-    return ParseDeepseekFile(path, bytes);
+  if (IsNpy(bytes) || bytes.starts_with(kZipMagic) || LooksLikeCsv(bytes) ||
+      path.ends_with(".csv")) {
+    return ParseDeepseekLoad(path, bytes);
   }
   return InvalidInput(path, ": is no load; ", KnownLoadFormats());
 }
 
-File ParseSglangJson(const std::string& path, std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue value, InFile(path, wire::ParseJson(bytes)));
-  Windows windows = SglangLoad(value);
-  if (!windows.ok()) return InFile(path, windows.status());
-  return FileOf(std::move(windows), value.is_array() ? TableKind::kArray : TableKind::kNamed);
-}
-
 File ParseSglangLoad(const std::string& path, std::string_view bytes) {
-  EPLB_ASSIGN_OR_RETURN(LoadFile file,
-                        IsJson(bytes) ? ParseSglangJson(path, bytes) : ParseAnyLoad(path, bytes));
+  if (IsJson(bytes)) {
+    EPLB_ASSIGN_OR_RETURN(const wire::JsonValue value, InFile(path, wire::ParseJson(bytes)));
+    return InFile(path, SglangLoad(value));
+  }
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, ParseAnyLoad(path, bytes));
   file.counts_model_layers = true;
   return file;
 }
 
-constexpr char kTrtllm[] = "trtllm";  // a directory, which is not read into bytes
+// A file of torch.save: counts, or without words single choices if `num_experts` is given.
+File ReadTorchLoad(std::string_view bytes, const std::optional<int32_t>& num_experts) {
+  EPLB_ASSIGN_OR_RETURN(const TorchTensor tensor, ReadTorchTensor(bytes, "logical_count"));
+  if (tensor.is_alone && num_experts.has_value()) {
+    EPLB_ASSIGN_OR_RETURN(LoadWindow window, CountChoices(tensor.array, *num_experts));
+    return LoadFile{.windows = {std::move(window)}};
+  }
+  EPLB_ASSIGN_OR_RETURN(LoadFile file,
+                        LoadFileOf(LoadsFromArray(tensor.array),
+                                   tensor.is_alone ? TableKind::kArray : TableKind::kNamed));
+  file.counts_model_layers = !tensor.is_alone;
+  for (LoadWindow& window : file.windows) {  // SGLang's approximate mode counts in float32
+    if (window.load.is_counts()) continue;
+    const RealMatrix load = window.load.ToDouble();
+    if ((load != load.round()).any() || load.maxCoeff() >= 0x1p63) {
+      return InvalidInput("has fractions, expected whole numbers of tokens");
+    }
+    EPLB_ASSIGN_OR_RETURN(window.load, Load::FromCounts(load.cast<int64_t>()));
+  }
+  return file;
+}
+
+// Read by their path, which may be a directory.
+constexpr char kTrtllm[] = "trtllm";
+constexpr char kMegatron[] = "megatron";
 
 struct LoadFormat {
   std::string_view name;
@@ -88,10 +86,10 @@ struct LoadFormat {
 };
 
 constexpr LoadFormat kLoadFormats[] = {
-    {"eplb", &ParseOwnLoad},      {"deepseek", &ParseDeepseekFile},
+    {"eplb", &ParseOwnLoad},      {"deepseek", &ParseDeepseekLoad},
     {"sglang", &ParseSglangLoad}, {"vllm", &ParseVllmLoad},
-    {kTrtllm, nullptr},  // read by its path
-    {"ascend", &ParseAscendLoad},
+    {kTrtllm, nullptr},           {"ascend", &ParseAscendLoad},
+    {kMegatron, nullptr},
 };
 
 absl::StatusOr<LoadFormat> FindLoadFormat(std::string_view name) {
@@ -103,17 +101,23 @@ absl::StatusOr<LoadFormat> FindLoadFormat(std::string_view name) {
                       ", expected one of ", absl::StrJoin(LoadFormatNames(), ", "));
 }
 
-absl::StatusOr<LoadFile> ReadAllRows(const std::string& path, std::string_view format_name) {
-  if (format_name == kTrtllm || (format_name.empty() && IsTrtllmStatistics(path))) {
+absl::StatusOr<LoadFile> ReadAllRows(const std::string& path, const LoadReading& reading) {
+  const std::string& name = reading.format;
+  if (name == kTrtllm || (name.empty() && IsTrtllmStatistics(path))) {
     return ReadTrtllmStatistics(path);
   }
-  EPLB_ASSIGN_OR_RETURN(const LoadFormat format, FindLoadFormat(format_name));
+  if (name == kMegatron || (name.empty() && HoldsRouterTraces(path))) {
+    return ReadRouterTraces(path, reading.experts);
+  }
+  EPLB_ASSIGN_OR_RETURN(const LoadFormat format, FindLoadFormat(name));
   EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path));
   if (bytes.find_first_not_of(" \t\r\n") == std::string::npos) {
     return InvalidInput(path + ": is empty");
   }
-  if (IsTorchDump(bytes)) return InFile(path, TorchDumpError());
-  return format.parse(path, bytes);
+  if (name.empty() && IsRouterTrace(bytes)) return ReadRouterTraces(path, reading.experts);
+  if (!IsTorchFile(bytes)) return format.parse(path, bytes);
+  if (name.empty() || name == "sglang") return InFile(path, ReadTorchLoad(bytes, reading.experts));
+  return InvalidInput(path, ": is a file of torch.save, which needs no --format, or sglang");
 }
 
 // Keeps the rows that the choice names. errors: without path.
@@ -158,7 +162,15 @@ std::vector<std::string> LoadFormatNames() {
 }
 
 absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path, const LoadReading& reading) {
-  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadAllRows(path, reading.format));
+  constexpr int32_t kMaxExperts = 1 << 16;
+  if (const int32_t given = reading.experts.value_or(1); given < 1 || given > kMaxExperts) {
+    return InvalidInput("--experts is ", given, ", expected 1..", kMaxExperts);
+  }
+  EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadAllRows(path, reading));
+  const int32_t experts = file.windows.front().load.num_experts();
+  if (reading.experts.value_or(experts) != experts) {
+    return InvalidInput(path, ": has ", experts, " experts, --experts is ", *reading.experts);
+  }
   const absl::Status chosen = CheckAndChoose(reading.layers, file);
   if (!chosen.ok()) return InFile(path, chosen);
   return file;

@@ -78,8 +78,7 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
     return InvalidInput("first_step is ", first_step, ", last_step is ", last_step,
                         ", expected 0 <= first_step <= last_step");
   }
-  const JsonValue* cells = value.Find("load");
-  if (cells == nullptr) return InvalidInput("load is missing");
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* cells, wire::GetMember(value, "load"));
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{first_step, last_step, std::move(load)};
 }
@@ -92,8 +91,7 @@ absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
       format->text != kLoadFormat) {
     return UnknownSchema(value);
   }
-  const JsonValue* cells = value.Find("load");
-  if (cells == nullptr) return InvalidInput("load is missing");
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* cells, wire::GetMember(value, "load"));
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{.load = std::move(load)};
 }
@@ -132,26 +130,13 @@ absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path
   return windows;
 }
 
-absl::StatusOr<LoadFile> FromWindows(absl::StatusOr<std::vector<LoadWindow>> windows) {
-  if (!windows.ok()) return windows.status();
-  return LoadFile{.windows = *std::move(windows)};
-}
-
 enum class Peers { kRefused, kRead };
 
 // A file that is one JSON value. errors: without path.
 absl::StatusOr<LoadFile> FileFromDocument(const JsonValue& value, Peers peers) {
   if (peers == Peers::kRead && IsAscendLoad(value)) return AscendLoad(value);
-  if (peers == Peers::kRead && IsSglangLoad(value)) {
-    absl::StatusOr<LoadFile> file = FromWindows(SglangLoad(value));
-    if (file.ok()) file->counts_model_layers = true;
-    return file;
-  }
-  if (value.is_array()) {
-    absl::StatusOr<LoadFile> file = FromWindows(StepsFromJson(value, ""));
-    if (file.ok()) file->table = TableKind::kArray;
-    return file;
-  }
+  if (peers == Peers::kRead && IsSglangLoad(value)) return SglangLoad(value);
+  if (value.is_array()) return LoadFileOf(StepsFromJson(value, ""), TableKind::kArray);
   EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowFromDocument(value));
   LoadFile file;
   file.windows.push_back(std::move(window));
@@ -166,7 +151,7 @@ absl::StatusOr<LoadFile> ParseJson(const std::string& path, std::string_view tex
     if (first.ok() && peers == Peers::kRead && IsVllmRecord(*first)) {
       return ParseVllmLoad(path, text);
     }
-    if (first.ok() && first->is_object()) return FromWindows(WindowsFromLines(path, lines));
+    if (first.ok() && first->is_object()) return LoadFileOf(WindowsFromLines(path, lines));
   }
   EPLB_ASSIGN_OR_RETURN(const JsonValue value, InFile(path, wire::ParseJson(text)));
   if (peers == Peers::kRead && IsVllmRecord(value)) return ParseVllmLoad(path, text);
@@ -186,12 +171,13 @@ absl::StatusOr<Load> LoadFromJson(const JsonValue& value, std::string_view name)
   return LoadAt(*numbers, 0, std::ssize(rows), rows.front());
 }
 
-absl::StatusOr<std::vector<Load>> LoadsFromJson(const JsonValue& value, std::string_view name) {
-  std::vector<Load> loads;
+absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const JsonValue& value,
+                                                      std::string_view name) {
+  std::vector<LoadWindow> windows;
   if (!value.is_array() || value.numbers.children.size() != 3) {
     EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(value, name));
-    loads.push_back(std::move(load));
-    return loads;
+    windows.push_back({.load = std::move(load)});
+    return windows;
   }
   EPLB_ASSIGN_OR_RETURN(const JsonNumbers* numbers, wire::AsNumbers(value, name, 3));
   const std::vector<int64_t>& layers = numbers->children[1];
@@ -201,23 +187,10 @@ absl::StatusOr<std::vector<Load>> LoadsFromJson(const JsonValue& value, std::str
   }
   EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
   const int64_t experts = numbers->children[2].front();
-  for (size_t step = 0; step < layers.size(); ++step) {
-    const int64_t first = static_cast<int64_t>(step) * layers[0] * experts;
-    absl::StatusOr<Load> load = LoadAt(*numbers, first, layers[0], experts);
+  for (int64_t step = 0; step < std::ssize(layers); ++step) {
+    absl::StatusOr<Load> load = LoadAt(*numbers, step * layers[0] * experts, layers[0], experts);
     if (!load.ok()) return InvalidInput("step ", step, ": ", load.status().message());
-    loads.push_back(*std::move(load));
-  }
-  return loads;
-}
-
-absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const JsonValue& value,
-                                                      std::string_view name) {
-  EPLB_ASSIGN_OR_RETURN(std::vector<Load> loads, LoadsFromJson(value, name));
-  std::vector<LoadWindow> windows;
-  windows.reserve(loads.size());
-  for (Load& load : loads) {
-    const auto step = std::ssize(windows);
-    windows.push_back({step, step, std::move(load)});
+    windows.push_back({step, step, *std::move(load)});
   }
   return windows;
 }
@@ -225,15 +198,13 @@ absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const JsonValue& value,
 std::string KnownLoadFormats() {
   return absl::StrCat(
       "tried a JSON matrix [layers][experts] or [steps][layers][experts], \"", kLoadFormat,
-      "\", JSON lines of windows, NumPy .npy and .npz, CSV, sglang's logical_count, vllm's "
-      "eplb_load_stats, ascend's aggregated_load and trtllm's directory of statistics");
+      "\", JSON lines of windows, NumPy .npy and .npz, .pt of torch.save, CSV, sglang's "
+      "logical_count, vllm's eplb_load_stats, ascend's aggregated_load, megatron's router traces "
+      "and trtllm's directory of statistics");
 }
 
-absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
-                                                      std::string_view text) {
-  const absl::StatusOr<LoadFile> file = ParseJson(path, text, Peers::kRefused);
-  if (!file.ok()) return file.status();
-  return file->windows;
+absl::StatusOr<LoadFile> ParseLoadJson(const std::string& path, std::string_view text) {
+  return ParseJson(path, text, Peers::kRefused);
 }
 
 absl::StatusOr<LoadFile> ParseAnyLoadJson(const std::string& path, std::string_view text) {

@@ -19,18 +19,14 @@ namespace eplb {
 // Load refuses, integers above 2^63-1, windows of different shapes, out of order or with steps that
 // the window before covers too, a schema that is none of these (saying what was tried).
 // cost: O(text); one window is held twice while it is read.
-absl::StatusOr<std::vector<LoadWindow>> ParseLoadJson(const std::string& path,
-                                                      std::string_view text);
+absl::StatusOr<LoadFile> ParseLoadJson(const std::string& path, std::string_view text);
 
 // The same, and the loads of other systems that a key tells: logical_count, record_type.
 absl::StatusOr<LoadFile> ParseAnyLoadJson(const std::string& path, std::string_view text);
 
-// A load [L][E], or with LoadsFromJson several of one shape [steps][L][E]; `name` stands before
-// messages. errors: InvalidArgument, naming the cell, as above.
+// A load [L][E], or with StepsFromJson several of one shape [steps][L][E], a window each; `name`
+// stands before messages. errors: InvalidArgument, naming the cell, as above.
 absl::StatusOr<Load> LoadFromJson(const wire::JsonValue& value, std::string_view name);
-absl::StatusOr<std::vector<Load>> LoadsFromJson(const wire::JsonValue& value,
-                                                std::string_view name);
-// Each step of LoadsFromJson as a window.
 absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const wire::JsonValue& value,
                                                       std::string_view name);
 

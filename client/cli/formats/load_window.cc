@@ -1,6 +1,7 @@
 #include "client/cli/formats/load_window.h"
 
 #include <optional>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -21,6 +22,12 @@ std::optional<double> DecayOf(const WindowRule& rule) {
 }
 
 }  // namespace
+
+absl::StatusOr<LoadFile> LoadFileOf(absl::StatusOr<std::vector<LoadWindow>> windows,
+                                    TableKind table) {
+  if (!windows.ok()) return windows.status();
+  return LoadFile{.windows = *std::move(windows), .table = table};
+}
 
 absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
   if (text == "sum") return WindowRule{.kind = WindowRule::Kind::kSum};
@@ -43,9 +50,8 @@ absl::StatusOr<Load> CombineWindows(std::span<const LoadWindow> windows, const W
 }
 
 std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRule& rule) {
-  if (rule.kind == WindowRule::Kind::kLast) windows = windows.last(1);
   std::vector<Load> batches;
-  for (const LoadWindow& window : windows) batches.push_back(window.load);
+  for (const LoadWindow& window : InForce(windows, rule)) batches.push_back(window.load);
   return batches;
 }
 

@@ -35,6 +35,10 @@ struct LoadFile {
   TableKind table = TableKind::kNamed;
 };
 
+// The windows as a file. errors: those of `windows`.
+absl::StatusOr<LoadFile> LoadFileOf(absl::StatusOr<std::vector<LoadWindow>> windows,
+                                    TableKind table = TableKind::kNamed);
+
 struct WindowRule {
   enum class Kind { kSum, kLast, kEma };
   Kind kind = Kind::kSum;

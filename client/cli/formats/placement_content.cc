@@ -9,7 +9,8 @@
 #include "client/cli/formats/csv.h"
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/npy.h"
-#include "client/cli/formats/npz.h"
+#include "client/cli/formats/torch_file.h"
+#include "client/cli/formats/zip_archive.h"
 
 namespace eplb {
 namespace {
@@ -27,6 +28,7 @@ std::string_view FormatOfObject(const wire::JsonValue& object) {
 }
 
 std::string_view FormatName(const std::string& path, std::string_view bytes) {
+  if (IsTorchFile(bytes)) return "sglang";
   if (bytes.starts_with(kNpyMagic) || bytes.starts_with(kZipMagic)) return "deepseek";
   const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
   if (bytes.substr(start).starts_with('{')) {
@@ -46,7 +48,6 @@ std::string_view FormatName(const std::string& path, std::string_view bytes) {
 
 absl::StatusOr<PlacementFormat> DetectPlacementFormat(const std::string& path,
                                                       std::string_view bytes) {
-  if (IsTorchDump(bytes)) return InFile(path, TorchDumpError());
   const std::string_view name = FormatName(path, bytes);
   if (!name.empty()) return FindPlacementFormat(name);
   return InvalidInput(path,

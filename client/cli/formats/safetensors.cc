@@ -7,6 +7,7 @@
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/arrays.h"
 
 namespace eplb {
 namespace {
@@ -70,10 +71,7 @@ absl::Status CheckNoGaps(const std::vector<SafeTensor>& tensors, std::string_vie
 
 absl::StatusOr<std::vector<SafeTensor>> ParseSafetensors(std::string_view bytes) {
   if (bytes.size() < kLengthBytes) return InvalidInput("truncated in the header's length");
-  uint64_t length = 0;
-  for (size_t i = 0; i < kLengthBytes; ++i) {
-    length |= uint64_t{static_cast<unsigned char>(bytes[i])} << (8 * i);
-  }
+  const uint64_t length = LittleEndian(bytes.substr(0, kLengthBytes));
   bytes.remove_prefix(kLengthBytes);
   if (length > kMaxHeaderBytes || length > bytes.size()) {
     return InvalidInput("truncated in the header: it claims ", length, " bytes, ", bytes.size(),

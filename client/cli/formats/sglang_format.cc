@@ -9,6 +9,7 @@
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/index_table.h"
 #include "client/cli/formats/load_json.h"
+#include "client/cli/formats/torch_file.h"
 
 namespace eplb {
 namespace {
@@ -16,7 +17,21 @@ namespace {
 constexpr char kPhysicalToLogical[] = "physical_to_logical_map";
 constexpr char kLogicalCount[] = "logical_count";
 
-absl::StatusOr<PlacementParts> ParseSglang(std::string_view bytes) {
+// A recorder's map in a file of torch.save.
+absl::StatusOr<PlacementParts> ParseTorchMap(std::string_view bytes) {
+  EPLB_ASSIGN_OR_RETURN(const TorchTensor slots, ReadTorchTensor(bytes, kPhysicalToLogical));
+  if (slots.is_alone) {
+    return InvalidInput("is a tensor alone, expected a dictionary with \"", kPhysicalToLogical,
+                        "\"");
+  }
+  EPLB_ASSIGN_OR_RETURN(IndexTable table, IndexTableFromArray(slots.array, kPhysicalToLogical, 2));
+  return PlacementParts{.slots = std::move(table.cells)};
+}
+
+}  // namespace
+
+absl::StatusOr<PlacementParts> ParseSglangPlacement(std::string_view bytes) {
+  if (IsTorchFile(bytes)) return ParseTorchMap(bytes);
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(bytes));
   const wire::JsonValue* slots = object.Find(kPhysicalToLogical);
   if (slots == nullptr || object.Find("format") != nullptr) {
@@ -27,13 +42,6 @@ absl::StatusOr<PlacementParts> ParseSglang(std::string_view bytes) {
   }
   EPLB_ASSIGN_OR_RETURN(IndexTable table, IndexTableFromJson(*slots, kPhysicalToLogical, 2));
   return PlacementParts{.slots = std::move(table.cells)};
-}
-
-}  // namespace
-
-absl::StatusOr<PlacementParts> ParseSglangPlacement(const std::string& path,
-                                                    std::string_view bytes) {
-  return InFile(path, ParseSglang(bytes));
 }
 
 absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
@@ -54,7 +62,7 @@ absl::StatusOr<std::string> WriteSglangPlacement(const Placement& placement,
 
 bool IsSglangLoad(const wire::JsonValue& value) { return value.Find(kLogicalCount) != nullptr; }
 
-absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value) {
+absl::StatusOr<LoadFile> SglangLoad(const wire::JsonValue& value) {
   const wire::JsonValue* counts = value.is_array() ? &value : value.Find(kLogicalCount);
   if (counts == nullptr || value.Find("format") != nullptr) {
     return InvalidInput(
@@ -64,7 +72,12 @@ absl::StatusOr<std::vector<LoadWindow>> SglangLoad(const wire::JsonValue& value)
         "expected a JSON object with \"", kLogicalCount,
         "\" and without \"format\", or its array alone");
   }
-  return StepsFromJson(*counts, value.is_array() ? "" : kLogicalCount);
+  EPLB_ASSIGN_OR_RETURN(LoadFile file,
+                        value.is_array()
+                            ? LoadFileOf(StepsFromJson(*counts, ""), TableKind::kArray)
+                            : LoadFileOf(StepsFromJson(*counts, kLogicalCount), TableKind::kNamed));
+  file.counts_model_layers = true;
+  return file;
 }
 
 }  // namespace eplb

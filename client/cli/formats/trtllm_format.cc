@@ -53,7 +53,9 @@ absl::StatusOr<PlacementParts> PartsOf(const wire::JsonValue& object) {
   return parts;
 }
 
-absl::StatusOr<PlacementParts> ParseTrtllm(std::string_view bytes) {
+}  // namespace
+
+absl::StatusOr<PlacementParts> ParseTrtllmPlacement(std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(const std::string json, YamlToJson(bytes));
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue object, wire::ParseJson(json));
   if (!object.is_object()) {
@@ -63,13 +65,6 @@ absl::StatusOr<PlacementParts> ParseTrtllm(std::string_view bytes) {
   }
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue* balancer, FindBalancer(object));
   return PartsOf(*balancer);
-}
-
-}  // namespace
-
-absl::StatusOr<PlacementParts> ParseTrtllmPlacement(const std::string& path,
-                                                    std::string_view bytes) {
-  return InFile(path, ParseTrtllm(bytes));
 }
 
 absl::StatusOr<std::string> WriteTrtllmPlacement(const Placement& placement,

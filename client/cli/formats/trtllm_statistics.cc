@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <map>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -58,19 +57,8 @@ absl::StatusOr<Meta> ReadMeta(const std::string& directory) {
 // The number of ranks: their files must be numbered from 0 without a gap.
 absl::StatusOr<int32_t> CountRanks(const std::string& directory,
                                    const std::optional<int64_t>& ep_size) {
-  std::error_code error;
-  std::set<int32_t> ranks;
-  for (std::filesystem::directory_iterator entry(directory, error), end;
-       !error && entry != end && ranks.size() < size_t{kMaxRanks}; entry.increment(error)) {
-    const std::string name = entry->path().filename();
-    absl::string_view number = name;
-    int32_t rank = -1;
-    if (absl::ConsumePrefix(&number, "rank") && absl::ConsumeSuffix(&number, ".safetensors") &&
-        absl::SimpleAtoi(number, &rank) && rank >= 0) {
-      ranks.insert(rank);
-    }
-  }
-  if (error) return InvalidInput(directory, ": ", error.message());
+  EPLB_ASSIGN_OR_RETURN(const std::set<int32_t> ranks,
+                        RanksOfFiles(directory, "rank", ".safetensors"));
   int32_t count = 0;
   while (ranks.contains(count)) ++count;
   const int64_t expected = ep_size.value_or(ranks.empty() ? 1 : int64_t{*ranks.rbegin()} + 1);
@@ -161,6 +149,24 @@ absl::StatusOr<LoadFile> CountsOf(const Cells& cells, int64_t num_experts) {
 }
 
 }  // namespace
+
+absl::StatusOr<std::set<int32_t>> RanksOfFiles(const std::string& directory, const char* prefix,
+                                               const char* suffix) {
+  std::error_code error;
+  std::set<int32_t> ranks;
+  for (std::filesystem::directory_iterator entry(directory, error), end;
+       !error && entry != end && ranks.size() < size_t{kMaxRanks}; entry.increment(error)) {
+    const std::string name = entry->path().filename();
+    absl::string_view number = name;
+    int32_t rank = -1;
+    if (absl::ConsumePrefix(&number, prefix) && absl::ConsumeSuffix(&number, suffix) &&
+        absl::SimpleAtoi(number, &rank) && rank >= 0) {
+      ranks.insert(rank);
+    }
+  }
+  if (error) return InvalidInput(directory, ": ", error.message());
+  return ranks;
+}
 
 bool IsTrtllmStatistics(const std::string& path) {
   std::error_code error;

@@ -112,11 +112,8 @@ struct SlotLoads {
 absl::StatusOr<SlotLoads> ReadStats(const JsonValue& record) {
   EPLB_ASSIGN_OR_RETURN(const int64_t step, wire::GetInteger(record, "step"));
   if (step < 0) return InvalidInput("step is ", step);
-  const JsonValue* cells = record.Find("expert_load");
-  const JsonValue* map = record.Find("p2l_map");
-  if (cells == nullptr || map == nullptr) {
-    return InvalidInput(cells == nullptr ? "expert_load" : "p2l_map", " is missing");
-  }
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* cells, wire::GetMember(record, "expert_load"));
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* map, wire::GetMember(record, "p2l_map"));
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "expert_load of slots"));
   EPLB_ASSIGN_OR_RETURN(IndexTable slots, IndexTableFromJson(*map, "p2l_map", 2));
   if (load.num_layers() != slots.cells.rows() || load.num_experts() != slots.cells.cols()) {

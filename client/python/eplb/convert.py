@@ -19,11 +19,12 @@ stderr beginning with "note:" says what looks odd.
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import os
 import sys
 import tempfile
-from typing import Any, Dict, Iterator, List, Optional, Tuple
+from typing import Any, Dict, Iterable, Iterator, List, Optional, Tuple
 
 import numpy as np
 
@@ -56,7 +57,7 @@ def load_of(dump: Any) -> np.ndarray:
         counts = counts[np.newaxis]
     if counts.ndim != 3 or 0 in counts.shape:
         raise BadFile(f"has a logical_count of shape {list(counts.shape)}; {_EXPECTED}")
-    if counts.dtype.kind == "f" and np.array_equal(counts, np.rint(counts)) and np.abs(counts).max() < 2.0 ** 63:
+    if counts.dtype.kind == "f" and np.array_equal(counts, np.rint(counts)) and float(np.abs(counts).max()) < 2.0 ** 63:
         counts = counts.astype(np.int64)  # the approximate mode counts in float32
     if counts.dtype.kind not in "iu":
         raise BadFile(f"has a logical_count of {counts.dtype}, expected whole numbers; {_EXPECTED}")
@@ -97,9 +98,9 @@ def moe_layers(load: np.ndarray, first_layer: Optional[int]) -> Tuple[np.ndarray
                   f"leave them out")
 
 
-def lines_of(load: np.ndarray, first_step: int) -> Iterator[str]:
+def lines_of(load: np.ndarray, steps: Iterable[int]) -> Iterator[str]:
     """One window for each step of a load [steps, layers, experts]."""
-    for step, matrix in enumerate(load, first_step):
+    for step, matrix in zip(steps, load):
         yield json.dumps({"first_step": step, "last_step": step, "load": matrix.tolist()}, separators=(",", ":")) + "\n"
 
 
@@ -166,7 +167,8 @@ def _text_of(options: argparse.Namespace) -> str:
         loads.append(load_of_trace(trace))
     whole = np.concatenate(loads)
     if not options.out.endswith(".json"):
-        return "".join(lines_of(whole, options.first_step))
+        own_steps = trace and options.first_step is None
+        return "".join(lines_of(whole, sorted({step for step, _ in trace}) if own_steps else itertools.count(options.first_step or 0)))
     try:
         return total_of(whole)
     except BadFile as error:
@@ -197,7 +199,7 @@ def _parse(arguments: Optional[List[str]]) -> argparse.Namespace:
     parser.add_argument("dumps", metavar="DUMP", nargs="+",
                         help="read these in order, .pt, or .jsonl of ranks; nothing in them is executed")
     parser.add_argument("out", metavar="OUT", help="write this: .jsonl has a window for each step, .json the sum, or a map")
-    parser.add_argument("--first-step", type=int, default=0, metavar="N", help="number of the first step, default 0")
+    parser.add_argument("--first-step", type=int, metavar="N", help="number of the first step, default 0, or the steps of a trace")
     parser.add_argument("--first-layer", type=int, metavar="L",
                         help="the model's number of the first MoE layer: rows of dense layers before it are left out")
     parser.add_argument("--experts", type=int, metavar="E", help="the files hold choices among this many experts, not counts")

@@ -82,12 +82,40 @@ class ConvertTest(unittest.TestCase):
         line, = self.convert(self.recorded(), out)
         self.assertEqual(line, {"format": "eplb.load.v1", "load": self.counts.sum(0).tolist()})
 
-    def test_eplbctl_reads_both(self):
-        for name in ("out.json", "out.jsonl"):
-            self.convert(self.recorded(), self.directory / name)
-            done = subprocess.run([BIN / "eplbctl", "plan", "--load", self.directory / name, "--gpus", "2", "--slots", "4",
-                                   "-o", "json"], capture_output=True, text=True, timeout=120)
-            self.assertEqual(done.returncode, 0, done.stderr)
+    def assert_eplbctl_agrees(self, source, converted, *more):
+        """The same figures for a file and for what eplb.convert makes of it, however eplbctl reads it."""
+        for command in (["plan", "--load"], ["replay", "--trace"]):
+            plans = []
+            for arguments in ([source, *more], [converted]):
+                done = subprocess.run([BIN / "eplbctl", *command, *map(str, arguments), "--gpus", "2", "--slots", "4", "-o", "json"],
+                                      capture_output=True, text=True, timeout=120)
+                self.assertEqual(done.returncode, 0, done.stderr)
+                plans.append({key: value for key, value in json.loads(done.stdout).items() if key != "solve_seconds"})
+            self.assertEqual(*plans)
+
+    def test_eplbctl_reads_the_files_as_they_are(self):
+        whole = torch.arange(100, dtype=torch.int64)
+        choices = torch.tensor([[[0, 3], [1, -1]], [[3, 2], [1, 0]]])
+        dense = torch.cat([torch.zeros(3, 3, 4, dtype=torch.int32), self.counts], dim=1)
+        for dump, more in ((self.recorded(), ()), (self.recorded(nested=[collections.OrderedDict(a=[None, torch.rand(2)])]), ()),
+                           (self.recorded(logical_count=dense), ("--first-layer", 3)), (self.counts[0], ()), (self.counts, ()),
+                           (whole[10:34].view(3, 2, 4), ()), (whole[:48].view(3, 2, 8)[:, :, ::2], ()),
+                           (whole[:24].view(4, 2, 3).permute(2, 1, 0), ()),
+                           *((self.counts.to(dtype), ()) for dtype in (torch.uint8, torch.int8, torch.int16, torch.float16,
+                                                                        torch.bfloat16, torch.float32, torch.float64)),
+                           *((choices.to(dtype), ("--experts", 4)) for dtype in (torch.int8, torch.int16, torch.int64))):
+            self.convert(dump, self.out, *more)
+            self.assert_eplbctl_agrees(self.dump, self.out, *more)
+
+    def test_eplbctl_reads_router_traces_as_they_are(self):
+        line = {"stage": "pre_dispatch", "block": "decoder"}
+        files = self.traces([{**line, "step": 7, "layer": 4, "top_indices": [[0, 1], [1, 2]]},
+                             {**line, "step": 7, "layer": 2, "top_indices": [[0, 1]]},
+                             {**line, "step": 9, "block": "mtp", "mtp_idx": 0, "layer": 0, "top_indices": [[2, 1]]}],
+                            [{**line, "step": 9, "layer": 4, "top_indices": []}, {**line, "step": 7, "layer": 2, "top_indices": [[0, 2]]}])
+        for source, converted in ((files[0], files[:1]), (self.directory, files)):
+            self.run_convert(*converted, self.out, "--experts", 3)
+            self.assert_eplbctl_agrees(source, self.out, "--experts", 3)
 
     def test_views_types_and_extras_of_tensors(self):
         whole = torch.arange(100, dtype=torch.int64)

@@ -215,6 +215,16 @@ class AttachAfterTest(unittest.TestCase):
             self.assertEqual(attached.tokens_per_expert().sum(), 6)
             attached.detach()
 
+    def test_the_graph_of_another_model_without_hooks_is_not_run(self):
+        torch._dynamo.reset()
+        model, other = Model(), Model()
+        attached = eplb.torch.attach(model, experts="experts", router="gate")
+        for each in (other, model, other, model):
+            each.compile(backend="eager")
+            each(torch.randn(3, WIDTH))
+        self.assertEqual(attached.tokens_per_expert().sum(), 12)
+        attached.detach()
+
 
 if __name__ == "__main__":
     unittest.main()

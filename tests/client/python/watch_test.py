@@ -191,6 +191,7 @@ class WatchTest(ranks.RankTest):
                                  ("every: 0", {"router": "gate", "num_gpus": 1, "every": 0})):
             with self.assertRaisesRegex(eplb.InvalidArgument, words):
                 eplb.torch.watch(model, **arguments)
+        self.assertEqual(eplb.torch.watch(model, "?.gate", num_gpus=1).names, ["0.gate"])
         with self.assertRaisesRegex(eplb.InvalidArgument, r"num_experts: give it: .* have \[6, 8\] rows"):
             eplb.torch.watch(nn.ModuleDict({"gate": Gate(WIDTH, EXPERTS), "more": nn.ModuleDict({"gate": Gate(WIDTH, 6)})}), "gate", num_gpus=1)
 

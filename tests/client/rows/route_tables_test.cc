@@ -63,7 +63,8 @@ class RecordingQueue : public ForwardingQueue {
 cuda::RouteTable TableOf(const RouteArrays& arrays, const Topology& topology, int32_t layer) {
   return {.candidates = arrays.candidates + layer * topology.num_slots(),
           .first_candidate = arrays.first_candidate + layer * (topology.num_experts() + 1),
-          .thresholds = arrays.thresholds + layer * topology.num_slots()};
+          .thresholds = arrays.thresholds + layer * topology.num_slots(),
+          .num_slots = topology.num_slots()};
 }
 
 void ExpectHolds(const RouteArrays& arrays, const Placement& placement) {

@@ -130,6 +130,11 @@ unsigned __match_any_sync(unsigned mask, T value) {
                                           .value = ::eplb::cuda_emulator::BitsOf(value)}));
 }
 
+// ---- programmatic launches: kernels of a stream run one after the other ----
+
+inline void cudaTriggerProgrammaticLaunchCompletion() {}
+inline void cudaGridDependencySynchronize() {}
+
 namespace eplb::cuda_emulator {
 
 inline unsigned Combined(WarpOperation operation, unsigned mask, unsigned value) {

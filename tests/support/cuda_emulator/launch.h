@@ -42,6 +42,16 @@ class Launcher {
 
 }  // namespace eplb::cuda_emulator
 
+// Kernels of a stream never overlap here, so the attributes change nothing.
+template <class... Parameters>
+cudaError_t cudaLaunchKernelEx(const cudaLaunchConfig_t* config, void (*kernel)(Parameters...),
+                               const std::type_identity_t<Parameters>&... arguments) {
+  const eplb::cuda_emulator::LaunchShape shape(config->gridDim, config->blockDim,
+                                               config->dynamicSmemBytes, config->stream);
+  eplb::cuda_emulator::Launcher("kernel", kernel, shape)(arguments...);
+  return cudaGetLastError();
+}
+
 template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* /*kernel*/) {
   *attributes = {};

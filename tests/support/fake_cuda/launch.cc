@@ -113,6 +113,9 @@ CountArgs OnDevice(CountArgs args) {
     args.counts = OnDevice(args.counts, int64_t{sizeof(int64_t)} * args.num_experts);
     args.out_of_range = OnDevice(args.out_of_range, sizeof(int64_t));
   }
+  if (args.chunk_counts != nullptr) {
+    args.chunk_counts = OnDevice(args.chunk_counts, ChunkCountsBytes(args));
+  }
   return args;
 }
 

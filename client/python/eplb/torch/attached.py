@@ -22,7 +22,7 @@ from eplb.torch.alike import expect_alike, expect_alike_on_ranks, traits_of
 from eplb.torch.buffered import collect, ids_of_buffered, spread, weights_of
 from eplb.torch.calls import OptimizerCalls, Steps
 from eplb.torch.carry import static_experts
-from eplb.torch.compiled import expect_not_compiled
+from eplb.torch.compiled import expect_not_compiled, guard_hooks
 from eplb.torch.forward_check import ForwardCheck, Forwards
 from eplb.torch.groups import group_of
 from eplb.torch.layers import ExpertLayer, Experts, Router, attached_experts, device_of, find_layers
@@ -98,6 +98,7 @@ class Attached:
                 raise InvalidArgument("boundary: \"optimizer\" needs an optimizer, whose step it follows")
             layers = find_layers(self._chunks, experts, router, num_local_experts)
             expect_not_compiled(self._chunks, layers)
+            guard_hooks()
             state.expect_updated(layers)
             expect_alike(layers, state)
             return layers, state

@@ -1,4 +1,4 @@
-"""Refuses routers that compiled graphs hold already: hooks that are registered later are not in these graphs."""
+"""Hooks of routers and compiled graphs: a graph that was made without a router's hook must not run in its place."""
 
 from __future__ import annotations
 
@@ -29,6 +29,14 @@ def expect_not_compiled(chunks: Sequence[nn.Module], layers: Sequence[ExpertLaye
             for code in functions:
                 if any(_refers_to(graph, name, modules[name]) for graph in _graphs(code)):
                     raise _refusal(name, code.co_name)
+
+
+def guard_hooks() -> None:
+    """Makes graphs that are compiled from now on depend on hooks. By default torch runs the graph of a module without hooks also for
+    another instance of its class that has some, whose tokens would then go by logical expert."""
+    config: Any = sys.modules.get("torch._dynamo.config")
+    if hasattr(config, "skip_nnmodule_hook_guards"):
+        config.skip_nnmodule_hook_guards = False
 
 
 def _refusal(name: str, holder: str) -> FailedPrecondition:

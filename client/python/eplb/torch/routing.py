@@ -46,9 +46,10 @@ class SlotColumns:
         return self.ledger[1:self.num_experts + 1]
 
     def set_slots(self, experts: np.ndarray) -> None:
-        """experts: [slots], the expert in each slot."""
-        self._experts.copy_(torch.from_numpy(experts.astype(np.int64)))
-        self._table[1:-1].copy_(torch.from_numpy(np.argsort(experts).astype(np.int64)))
+        """experts: [slots], the expert in each slot. A device is not waited for."""
+        for target, values in ((self._experts, experts), (self._table[1:-1], np.argsort(experts))):
+            source = torch.from_numpy(values.astype(np.int64))
+            target.copy_(source.pin_memory() if target.is_cuda else source, non_blocking=True)
 
     def count_and_turn(self, chosen: torch.Tensor, dim: int = -1) -> torch.Tensor:
         """Counts choices and turns them to slots, in one pass.
@@ -222,7 +223,7 @@ class TokenCounts:
             reduce(taken)
         self._host.copy_(taken, non_blocking=True)
         if self._copied is not None:
-            self._copied.record()
+            self._copied.record(torch.cuda.current_stream(self.device))
         self._is_reading = True
 
     def read(self, reduce: Optional[Callable[[torch.Tensor], None]] = None) -> np.ndarray:

@@ -102,25 +102,35 @@ def _note_forward(ledger: torch.Tensor, run: int) -> bool:
 
 
 def _on_device(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> torch.Tensor:
-    _count_on_device(chosen, ledger, dim, run)
     if chosen.dtype == torch.bool:
+        _count_on_device(chosen, ledger, dim, run)
         turned = torch.empty_like(chosen, memory_format=torch.contiguous_format)
         turned.index_copy_(dim, table[1:-1], chosen)
         return turned
-    num_experts = table.numel() - 2
-    slots = table.index_select(0, chosen.reshape(-1).long().clamp(-1, num_experts) + 1).view(chosen.shape)
-    return torch.where((chosen >= 0) & (chosen < num_experts), slots.to(chosen.dtype), chosen)
+    rows = _rows_of(chosen, ledger)
+    _count_rows(rows, ledger, run)
+    slots = table.index_select(0, rows).view(chosen.shape)
+    return torch.where(slots < 0, chosen, slots.to(chosen.dtype))
 
 
 def _count_on_device(chosen: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> None:
+    if chosen.dtype != torch.bool:
+        _count_rows(_rows_of(chosen, ledger), ledger, run)
+        return
     num_experts, weight = ledger.numel() - 4, _weight(ledger, run)
-    if weight is None:
-        return
-    if chosen.dtype == torch.bool:
+    if weight is not None:
         ledger[1:num_experts + 1] += chosen.movedim(dim, 0).reshape(num_experts, -1).sum(dim=1) * weight
-        return
-    rows = chosen.reshape(-1).long().clamp(-1, num_experts) + 1
-    ledger.scatter_add_(0, rows, weight.expand_as(rows))
+
+
+def _rows_of(chosen: torch.Tensor, ledger: torch.Tensor) -> torch.Tensor:
+    """Returns each id's place in table and ledger."""
+    return chosen.reshape(-1).long().clamp(-1, ledger.numel() - 4) + 1
+
+
+def _count_rows(rows: torch.Tensor, ledger: torch.Tensor, run: int) -> None:
+    weight = _weight(ledger, run)
+    if weight is not None:
+        ledger.scatter_add_(0, rows, weight.expand_as(rows))
 
 
 def _weight(ledger: torch.Tensor, run: int) -> Optional[torch.Tensor]:

@@ -18,6 +18,7 @@ from torch import nn
 from eplb.all_gather import torch_all_gather
 from eplb.client import Client
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
+from eplb.options import to_struct
 from eplb.replay import Replay, replay
 from eplb.torch.routing import TokenCounts, Turn, num_tokens_of, turn_by_shape
 from eplb.torch.told import Told
@@ -132,16 +133,20 @@ class Watcher:
         if self._is_shared:
             options = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), **options}
         client = Client.connect(torch_all_gather() if self._is_shared else None, **options)
+        self._report_every: int = to_struct(client.options).report_every
         for layer in range(len(self.names)):  # in the place of the experts, because a job without rows is refused
             client.register(np.zeros((self.num_experts // self.num_gpus, 1), np.float32), name=f"watched.{layer}", layer=layer)
         return client
 
     def _boundary(self, client: Client) -> None:
-        """Counts of each step go to the daemon; the window's counts stay with the ledgers."""
-        now = self._counts.now().cpu().numpy()
-        for layer, counts in enumerate(now - self._sent):
-            client.record(layer, counts)
-        self._sent = now if self._step % self._every else np.zeros_like(now)
+        """Records new counts, from a device only at the end of a window, because that waits for it. The window's counts stay in the
+        ledgers."""
+        is_end = not (self._step % self._every and self._step % self._report_every)
+        if is_end or not self._counts.is_on_device:
+            now = self._counts.now().cpu().numpy()
+            for layer, counts in enumerate(now - self._sent):
+                client.record(layer, counts)
+            self._sent = now if self._step % self._every else np.zeros_like(now)
         try:
             client.vote_no(_WHY_NOT)
             client.step_boundary(self._step - 1)
@@ -209,7 +214,7 @@ class _Hook:
 
 def _routers_in(chunks: Sequence[nn.Module], router: str) -> List[Tuple[str, nn.Module]]:
     """errors: InvalidArgument if there is none."""
-    pattern = router if any(each in router for each in "*?[") else f"*.{router}"
+    pattern = f".{router}" if any(each in router for each in "*?[") else f"*.{router}"
     found = [(name, module) for chunk in chunks for name, module in chunk.named_modules() if fnmatch.fnmatchcase(f".{name}", pattern)]
     if not found:
         raise InvalidArgument(f"router: the model has no module named \"{router}\" ({_PAGE})")

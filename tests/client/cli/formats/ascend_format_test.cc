@@ -13,7 +13,7 @@ constexpr char kGoodAscend[] =
     R"({"device_id":1,"device_expert":[1]}]}]})";
 
 TEST(AscendFormatTest, SlotsAreNumberedDeviceByDevice) {
-  const auto parts = Must(ParseAscendPlacement("f", kGoodAscend));
+  const auto parts = Must(FindPlacementFormat("ascend")->parse("f", kGoodAscend));
   EXPECT_EQ(parts.frame.num_gpus, 2);
   ASSERT_EQ(parts.slots.cols(), 3);
   EXPECT_EQ(parts.slots(1, 0), 2);
@@ -24,9 +24,9 @@ TEST(AscendFormatTest, SlotsAreNumberedDeviceByDevice) {
 
 TEST(AscendFormatTest, CountsAndIdsThatTheListsImplyMayBeMissing) {
   const auto parts = Must(ParseAscendPlacement(
-      "f", R"({"strategy_version":3,"layer_list":[)"
-           R"({"device_list":[{"device_expert":[0,1]},{"device_expert":[2]}]},)"
-           R"({"device_list":[{"device_id":0,"device_expert":[2,0]},{"device_expert":[1]}]}]})"));
+      R"({"strategy_version":3,"layer_list":[)"
+      R"({"device_list":[{"device_expert":[0,1]},{"device_expert":[2]}]},)"
+      R"({"device_list":[{"device_id":0,"device_expert":[2,0]},{"device_expert":[1]}]}]})"));
   EXPECT_EQ(*WriteAscendPlacement(*MakePlacement(parts, parts.frame), {}),
             std::string(kGoodAscend) + "\n");
 }
@@ -109,12 +109,13 @@ TEST(AscendFormatTest, WhatIsNoneIsRefused) {
       {"Nan", With(good, "[2,0]", "[NaN,0]"), "line 1, column"},
   };
   for (const Refused& refused : cases) {
-    ExpectRefusal(refused, ParseAscendPlacement("f", refused.bytes).status());
+    ExpectRefusal(refused, FindPlacementFormat("ascend")->parse("f", refused.bytes).status());
   }
 }
 
 TEST(AscendFormatTest, AnExpertInNoSlotIsNamed) {
-  const auto parts = Must(ParseAscendPlacement("f", With(kGoodAscend, "[2,0]", "[2,2]")));
+  const auto parts =
+      Must(FindPlacementFormat("ascend")->parse("f", With(kGoodAscend, "[2,0]", "[2,2]")));
   EXPECT_THAT(std::string(MakePlacement(parts, parts.frame).status().message()),
               ::testing::HasSubstr("layer 1: expert 0 is in no slot"));
 }

@@ -357,14 +357,20 @@ TEST_F(ConversionTest, AnUnusableGpuStaysWhereSlotsMayBeEmpty) {
   }
 }
 
-TEST_F(ConversionTest, DumpsOfTorchAreForPython) {
-  const std::string zip("PK\x03\x04\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\0\x0c\0\0\0", 30);
-  for (const std::string& dump : {zip + "dir/data.pkl", std::string("\x80\x02\x8a\x0al")}) {
-    Write("dump.pt", dump);
-    EXPECT_THAT(
-        Refusal({"sglang", "dump.pt"}, {"eplb", "o"}, {}),
-        HasSubstr("dump.pt: is a dump of torch.save, a pickle: `python -m eplb.convert DUMP.pt"));
-  }
+TEST_F(ConversionTest, MapsOfTorchAreThoseOfSglang) {
+  const auto copy = [this](const std::string& name) {
+    Write("dump.pt", Read(EPLB_TEST_DATA "/torch/" + name));
+  };
+  copy("map.pt");
+  EXPECT_EQ(Convert({"sglang", "dump.pt"}, {"deepseek", "o.csv"}, {}).bytes, "0,1,2,0\n2,1,0,0\n");
+  EXPECT_THAT(Refusal({"deepseek", "dump.pt"}, {"eplb", "o"}, {}),
+              HasSubstr("dump.pt: is a file of torch.save, whose maps are those of sglang"));
+  copy("recorder.pt");
+  EXPECT_THAT(Refusal({"sglang", "dump.pt"}, {"eplb", "o"}, {}),
+              HasSubstr("dump.pt: is no tensor, and no dictionary with a tensor \"physical_to"));
+  copy("tensor.pt");
+  EXPECT_THAT(Refusal({"sglang", "dump.pt"}, {"eplb", "o"}, {}),
+              HasSubstr("dump.pt: is a tensor alone, expected a dictionary"));
   EXPECT_THAT(Refusal({"deepseek", "dump.pt"}, {"nonsense", "o"}, {}),
               HasSubstr("expected one of eplb, deepseek, sglang, trtllm, vllm, ascend"));
   EXPECT_TRUE(absl::IsNotFound(TryToConvert({"deepseek", "missing"}, {"eplb", "o"}, {}).status()));

@@ -2,7 +2,7 @@
 #include <cstdint>
 
 #include "client/cli/formats/engine_formats.h"
-#include "client/cli/formats/npz.h"
+#include "client/cli/formats/zip_archive.h"
 #include "tests/client/cli/formats/npy_bytes.h"
 #include "tests/client/cli/formats/refused.h"
 
@@ -20,10 +20,15 @@ std::string Npy(const std::string& shape, const std::vector<int64_t>& numbers) {
   return NpyWithDict(NpyDict("<i8", shape), Bytes(numbers));
 }
 
+std::string Npz(std::vector<ZipMember> arrays) {
+  for (ZipMember& array : arrays) array.name += ".npy";
+  return *WriteZip(arrays);
+}
+
 std::string GoodNpz() {
-  return *NpzBytes({{"physical_to_logical_map", Npy("(1, 3)", {0, 1, 0})},
-                    {"logical_to_physical_map", Npy("(1, 2, 2)", {2, 0, 1, -1})},
-                    {"logical_replica_count", Npy("(1, 2)", {2, 1})}});
+  return Npz({{"physical_to_logical_map", Npy("(1, 3)", {0, 1, 0})},
+              {"logical_to_physical_map", Npy("(1, 2, 2)", {2, 0, 1, -1})},
+              {"logical_replica_count", Npy("(1, 2)", {2, 1})}});
 }
 
 TEST(DeepseekFormatTest, ThreeMapsSayTheOrderOfReplicas) {
@@ -100,9 +105,10 @@ TEST(DeepseekFormatTest, PlacementsThatAreNoneAreRefused) {
       {"NpyNone", Npy("(0, 3)", {}), "dimension of size 0"},
       {"NpyNegative", Npy("(1, 3)", {0, -4, 0}), "layer 0 entry 1 is -4"},
       {"NpyLarge", Npy("(1, 3)", {0, int64_t{1} << 40, 0}), "layer 0 entry 1 is 1099511627776"},
-      {"NpzNoTable", *NpzBytes({{"physical_to_logical_map", array}}), "is missing"},
-      {"NpzNoNpy", *NpzBytes({{"physical_to_logical_map", "hello"}}),
+      {"NpzNoTable", Npz({{"physical_to_logical_map", array}}), "is missing"},
+      {"NpzNoNpy", Npz({{"physical_to_logical_map", "hello"}}),
        "physical_to_logical_map does not begin with the magic"},
+      {"NpzOther", *WriteZip({{"a.txt", array}}), "member \"a.txt\": is no .npy"},
       {"NpzTruncated", npz.substr(0, npz.size() - 10), "cut off"},
       {"NpzHalf", npz.substr(0, npz.size() / 2), "no whole zip archive"},
       {"CsvRagged", "0,1,0\n0,1\n", "layer 1 has 2 entries, layer 0 has 3"},
@@ -139,13 +145,13 @@ TEST(DeepseekFormatTest, AnotherEndingIsRefused) {
 TEST(DeepseekFormatTest, ALoadIsReadFromEveryForm) {
   const std::string npy = Npy("(2, 2)", {1, 2, 3, 4});
   for (const std::string& bytes :
-       {npy, *NpzBytes({{"arr_0", npy}}), *NpzBytes({{"weight", npy}, {"other", Npy("(1,)", {1})}}),
+       {npy, Npz({{"arr_0", npy}}), Npz({{"weight", npy}, {"other", Npy("(1,)", {1})}}),
         std::string("[[1,2],[3,4]]"), std::string("1,2\n3,4\n")}) {
-    const auto windows = Must(ParseDeepseekLoad("f", bytes));
+    const auto windows = Must(ParseDeepseekLoad("f", bytes)).windows;
     ASSERT_TRUE(windows.front().load.is_counts());
     EXPECT_EQ(windows.front().load.counts()(1, 0), 3);
   }
-  const auto reals = Must(ParseDeepseekLoad("f", "1.5,2e+00\n3,4\n"));
+  const auto reals = Must(ParseDeepseekLoad("f", "1.5,2e+00\n3,4\n")).windows;
   EXPECT_EQ(reals.front().load.ToDouble()(0, 1), 2.0);
 }
 
@@ -155,13 +161,13 @@ TEST(DeepseekFormatTest, LoadsThatAreNoneAreRefused) {
   const Refused cases[] = {
       {"Text", "hello", "is no load of deepseek; tried"},
       {"Object", "{}", "is no load of deepseek; tried"},
-      {"TwoArrays", *NpzBytes({{"a", npy}, {"b", npy}}), "has 2 arrays, expected one"},
-      {"BothNames", *NpzBytes({{"load", npy}, {"weight", npy}}), "has 2 arrays, expected one"},
-      {"BadArray", *NpzBytes({{"a", npy.substr(0, npy.size() - 1)}}), "\"a\": truncated"},
-      {"NpzOfAMap", *NpzBytes({{"physical_to_logical_map", npy}}),
+      {"TwoArrays", Npz({{"a", npy}, {"b", npy}}), "has 2 arrays, expected one"},
+      {"BothNames", Npz({{"load", npy}, {"weight", npy}}), "has 2 arrays, expected one"},
+      {"BadArray", Npz({{"a", npy.substr(0, npy.size() - 1)}}), "\"a\": truncated"},
+      {"NpzOfAMap", Npz({{"physical_to_logical_map", npy}}),
        "holds \"physical_to_logical_map\", part of a placement; expected a load"},
-      {"NpzOfCounts", *NpzBytes({{"logcnt", npy}}), "holds \"logcnt\", part of a placement"},
-      {"NpzNan", *NpzBytes({{"a", NpyWithDict(NpyDict("<f8", "(1, 2)"), Bytes(nan))}}),
+      {"NpzOfCounts", Npz({{"logcnt", npy}}), "holds \"logcnt\", part of a placement"},
+      {"NpzNan", Npz({{"a", NpyWithDict(NpyDict("<f8", "(1, 2)"), Bytes(nan))}}),
        "\"a\": load: layer 0 expert 1"},
       {"CsvRagged", "1,2\n3\n", "layer 1 has 1 experts, layer 0 has 2"},
       {"CsvNegative", "1,2\n3,-4\n", "layer 1 expert 1 is -4"},

@@ -54,6 +54,22 @@ TEST_F(LoadFileTest, WhatIsNoLoadIsRefusedWithItsPath) {
   EXPECT_THAT(std::string(ReadLoadFile(Path("")).status().message()), HasSubstr("is a directory"));
 }
 
+TEST_F(LoadFileTest, FilesOfTorchAreLoadsOfSglangOrPlain) {
+  const std::string recorder = EPLB_TEST_DATA "/torch/recorder.pt";
+  for (const char* format : {"", "sglang"}) {
+    const auto file = Must(ReadLoadFile(recorder, {.format = format}));
+    ASSERT_EQ(file.windows.size(), 3U);
+    EXPECT_EQ(file.windows[2].load.counts()(1, 3), 24);
+    EXPECT_TRUE(file.counts_model_layers);
+  }
+  EXPECT_EQ(Must(ReadLoadFile(EPLB_TEST_DATA "/torch/tensor.pt")).windows[0].load.counts()(1, 0),
+            8);
+  EXPECT_THAT(std::string(ReadLoadFile(recorder, {.format = "vllm"}).status().message()),
+              HasSubstr("recorder.pt: is a file of torch.save, which needs no --format"));
+  EXPECT_THAT(std::string(ReadLoadFile(EPLB_TEST_DATA "/torch/map.pt").status().message()),
+              HasSubstr("map.pt: is no tensor, and no dictionary with a tensor \"logical_count\""));
+}
+
 // DeepSeek-V3 in sglang: rows of the model's layers, of which the first are dense.
 TEST_F(LoadFileTest, RowsOfDenseLayersInALoadOfSglangAreLeftOutOrSaid) {
   const std::string steps = "[[[0,0],[0,0],[1,2],[0,3]],[[0,0],[0,0],[3,4],[5,6]]]";

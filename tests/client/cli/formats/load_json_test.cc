@@ -15,9 +15,7 @@ namespace eplb {
 namespace {
 
 std::vector<LoadWindow> Parsed(const std::string& text) {
-  absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadJson("f", text);
-  EXPECT_TRUE(windows.ok()) << windows.status();
-  return windows.ok() ? *std::move(windows) : std::vector<LoadWindow>();
+  return Must(ParseLoadJson("f", text)).windows;
 }
 
 TEST(LoadJsonTest, AMatrixInAnyLayoutIsOneWindow) {

@@ -11,6 +11,7 @@ namespace eplb {
 namespace {
 
 TEST(PlacementContentTest, TheContentTellsTheFormat) {
+  EXPECT_EQ(DetectPlacementFormat("a", "\x80\2.")->name, "sglang");  // a pickle
   const std::pair<const char*, const char*> files[] = {
       {R"({"format":"eplb.placement.v1"})", "eplb"},
       {R"({"physical_to_logical_map":[[0,1]]})", "sglang"},

@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 #include <utility>
@@ -43,6 +44,17 @@ inline std::string With(std::string text, const std::string& from, const std::st
   const size_t at = text.find(from);
   EXPECT_NE(at, std::string::npos) << from;
   return at == std::string::npos ? text : text.replace(at, from.size(), to);
+}
+
+// Overwrites a number of `size` bytes, `offset` behind the first `mark`.
+inline std::string Patched(std::string bytes, const std::string& mark, size_t offset,
+                           uint64_t number, size_t size) {
+  const size_t at = bytes.find(mark);
+  EXPECT_NE(at, std::string::npos) << mark;
+  for (size_t i = 0; i < size; ++i) {
+    bytes[at + offset + i] = static_cast<char>(number >> (8 * i) & 0xFF);
+  }
+  return bytes;
 }
 
 }  // namespace eplb

@@ -5,8 +5,8 @@ namespace eplb {
 namespace {
 
 TEST(SglangFormatTest, SlotsAreReadAndNothingElseIsKnown) {
-  const auto parts =
-      Must(ParseSglangPlacement("f", R"({"physical_to_logical_map":[[0,1,0],[1,1,0]]})"));
+  const auto parts = Must(FindPlacementFormat("sglang")->parse(
+      "f", R"({"physical_to_logical_map":[[0,1,0],[1,1,0]]})"));
   EXPECT_EQ(parts.slots.rows(), 2);
   EXPECT_EQ(parts.slots(1, 0), 1);
   EXPECT_FALSE(parts.ranks.has_value());
@@ -15,13 +15,13 @@ TEST(SglangFormatTest, SlotsAreReadAndNothingElseIsKnown) {
 
 TEST(SglangFormatTest, StepsOfALoadAreWindows) {
   const auto value = wire::ParseJson(R"({"logical_count":[[[1,2],[0,0]],[[3,4],[0,0]]]})");
-  const auto windows = Must(SglangLoad(*value));
+  const auto windows = Must(SglangLoad(*value)).windows;
   ASSERT_EQ(windows.size(), 2U);
   EXPECT_EQ(windows[1].first_step, 1);
   EXPECT_EQ(windows[1].load.counts()(0, 1), 4);
   EXPECT_EQ(windows[1].load.counts()(1, 1), 0);  // a dense layer
-  EXPECT_EQ(SglangLoad(*wire::ParseJson(R"({"logical_count":[[5,6]]})"))->size(), 1U);
-  EXPECT_EQ(SglangLoad(*wire::ParseJson("[[[1,2],[0,0]],[[3,4],[0,0]]]"))->size(), 2U);
+  EXPECT_EQ(SglangLoad(*wire::ParseJson(R"({"logical_count":[[5,6]]})"))->windows.size(), 1U);
+  EXPECT_EQ(SglangLoad(*wire::ParseJson("[[[1,2],[0,0]],[[3,4],[0,0]]]"))->windows.size(), 2U);
 }
 
 TEST(SglangFormatTest, PlacementsThatAreNoneAreRefused) {
@@ -46,7 +46,7 @@ TEST(SglangFormatTest, PlacementsThatAreNoneAreRefused) {
       {"Cube", R"({"physical_to_logical_map":[[[0]]]})", "3 levels of arrays, expected 2"},
   };
   for (const Refused& refused : cases) {
-    ExpectRefusal(refused, ParseSglangPlacement("f", refused.bytes).status());
+    ExpectRefusal(refused, FindPlacementFormat("sglang")->parse("f", refused.bytes).status());
   }
 }
 

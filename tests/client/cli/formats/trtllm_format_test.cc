@@ -25,7 +25,7 @@ TEST(TrtllmFormatTest, KeysAreTheModelsLayersInAnyOrder) {
                     "  4: [1,1,0]\nnum_slots: 3 # of all ranks\nunknown: {a: [1, x]}\n"),
         std::string(R"({"num_slots":3,"initial_global_assignments":)"
                     R"({"3":[0,1,0],"4":[1,1,0],"5":[0,1,1]}})")}) {
-    const auto parts = Must(ParseTrtllmPlacement("f", text));
+    const auto parts = Must(FindPlacementFormat("trtllm")->parse("f", text));
     EXPECT_EQ(parts.layers, (LayerNumbers{3, 4, 5}));
     ASSERT_EQ(parts.slots.rows(), 3);
     EXPECT_EQ(parts.slots(1, 0), 1);
@@ -35,7 +35,7 @@ TEST(TrtllmFormatTest, KeysAreTheModelsLayersInAnyOrder) {
 
 TEST(TrtllmFormatTest, LayersMayHaveGapsAndRowsImplyTheNumberOfSlots) {
   const auto parts = Must(ParseTrtllmPlacement(
-      "f", "initial_global_assignments:\n  5: [0, 1, 1]\n  1: [0, 1, 0]\n  3: [1, 1, 0]\n"));
+      "initial_global_assignments:\n  5: [0, 1, 1]\n  1: [0, 1, 0]\n  3: [1, 1, 0]\n"));
   EXPECT_EQ(parts.layers, (LayerNumbers{1, 3, 5}));
   ASSERT_EQ(parts.slots.cols(), 3);
   EXPECT_EQ(parts.slots(1, 0), 1);
@@ -53,7 +53,7 @@ TEST(TrtllmFormatTest, DeepSeekV3HasLayers3To60) {
   EXPECT_THAT(*yaml, HasSubstr("\n  3: ["));
   EXPECT_THAT(*yaml, HasSubstr("\n  60: ["));
   EXPECT_THAT(*yaml, ::testing::Not(HasSubstr("\n  61: [")));
-  const auto parts = Must(ParseTrtllmPlacement("f", *yaml));
+  const auto parts = Must(FindPlacementFormat("trtllm")->parse("f", *yaml));
   EXPECT_EQ(*MakePlacement(parts, {.num_gpus = 32}), Placement::Static(topology));
   const absl::Status unknown = WriteTrtllmPlacement(Placement::Static(topology), {}).status();
   EXPECT_THAT(std::string(unknown.message()), HasSubstr("--first-layer"));
@@ -117,12 +117,13 @@ TEST(TrtllmFormatTest, WhatIsNoneIsRefused) {
       {"Nul", good + std::string(3, '\0'), "f: "},
   };
   for (const Refused& refused : cases) {
-    ExpectRefusal(refused, ParseTrtllmPlacement("f", refused.bytes).status());
+    ExpectRefusal(refused, FindPlacementFormat("trtllm")->parse("f", refused.bytes).status());
   }
 }
 
 TEST(TrtllmFormatTest, AnExpertOutOfRangeIsNamedWithItsPlace) {
-  const auto parts = ParseTrtllmPlacement("f", With(kGoodTrtllm, "[1, 1, 0]", "[1, 2, 9]"));
+  const auto parts =
+      FindPlacementFormat("trtllm")->parse("f", With(kGoodTrtllm, "[1, 1, 0]", "[1, 2, 9]"));
   ASSERT_TRUE(parts.ok());
   EXPECT_THAT(std::string(MakePlacement(*parts, {}).status().message()),
               HasSubstr("layer 1 slot 2 holds expert 9, but 3 slots hold experts 0..2"));
@@ -132,7 +133,7 @@ TEST(TrtllmFormatTest, TheBalancerInTheOptionsOfTheLlmApiIsFound) {
   const std::string options =
       "backend: pytorch\nmoe_config:\n  backend: WIDEEP\n  load_balancer:\n    num_slots: 2\n"
       "    layer_updates_per_iter: 0\n    initial_global_assignments:\n      3: [1, 0]\n";
-  const auto parts = Must(ParseTrtllmPlacement("f", options));
+  const auto parts = Must(FindPlacementFormat("trtllm")->parse("f", options));
   EXPECT_EQ(parts.slots(0, 0), 1);
   EXPECT_EQ(parts.layers, LayerNumbers{3});
   const Refused cases[] = {
@@ -144,7 +145,7 @@ TEST(TrtllmFormatTest, TheBalancerInTheOptionsOfTheLlmApiIsFound) {
       {"Keys", "moe_config:\n  load_balancer: {a: 1}\n", "initial_global_assignments is missing"},
   };
   for (const Refused& refused : cases) {
-    ExpectRefusal(refused, ParseTrtllmPlacement("f", refused.bytes).status());
+    ExpectRefusal(refused, FindPlacementFormat("trtllm")->parse("f", refused.bytes).status());
   }
 }
 

@@ -1,4 +1,4 @@
-#include "client/cli/formats/npz.h"
+#include "client/cli/formats/zip_archive.h"
 
 #include <zip.h>
 
@@ -6,16 +6,17 @@
 #include <memory>
 #include <utility>
 
-#include "absl/strings/str_cat.h"
-
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/arrays.h"
 
 namespace eplb {
 namespace {
 
-constexpr std::string_view kSuffix = ".npy";
+// Bytes of an unpacked member. Deflate shrinks zeros a thousand times, so the claim is checked
+// before memory is taken, and the memory grows with the bytes that are really there.
+constexpr int64_t kMaxMemberBytes = int64_t{1} << 28;
 
 struct Discard {
   void operator()(zip_t* archive) const { zip_discard(archive); }
@@ -38,17 +39,32 @@ std::string Why(zip_error_t* error) {
   return why;
 }
 
+// True if a record of zip64 ends at `end`, the plain one's place, and claims as few members as the
+// plain one can. torch.save writes one into every file.
+bool IsSmallZip64(std::string_view bytes, size_t end) {
+  constexpr size_t kRecordBytes = 56;
+  constexpr size_t kLocatorBytes = 20;
+  if (end < kRecordBytes + kLocatorBytes) return false;
+  const size_t locator = end - kLocatorBytes;
+  const size_t record = locator - kRecordBytes;
+  return bytes.substr(locator).starts_with("PK\x06\x07") &&
+         bytes.substr(record).starts_with("PK\x06\x06") &&
+         LittleEndian(bytes.substr(locator + 8, 8)) == record &&
+         LittleEndian(bytes.substr(record + 32, 8)) <= 65535;
+}
+
 // The library takes memory for as many entries as the end record claims: 65535 in a plain one, any
-// number in zip64's. So there is one end record, it is the plain one, and nothing follows it.
+// number in zip64's. So there is one end record, one of zip64 claims no more, and nothing follows.
 absl::Status CheckEndRecord(std::string_view bytes) {
   constexpr size_t kRecordBytes = 22;
   constexpr size_t kSearchedBytes = kRecordBytes + 65535 + 20;  // comment, zip64's locator
-  const std::string_view tail = bytes.substr(bytes.size() - std::min(bytes.size(), kSearchedBytes));
-  const size_t first = tail.find("PK\x05\x06");
-  if (first == std::string_view::npos) {
+  const size_t start = bytes.size() - std::min(bytes.size(), kSearchedBytes);
+  const size_t end = bytes.find("PK\x05\x06", start);
+  if (end == std::string_view::npos) {
     return InvalidInput("is no whole zip archive: its end record is missing");
   }
-  if (first + kRecordBytes != tail.size() || tail.find("PK\x06\x07") != std::string_view::npos) {
+  const bool zip64 = bytes.find("PK\x06\x07", start) != std::string_view::npos;
+  if (end + kRecordBytes != bytes.size() || (zip64 && !IsSmallZip64(bytes, end))) {
     return InvalidInput(
         "is a zip archive with a comment, in zip64, cut off or with bytes after its end");
   }
@@ -91,37 +107,36 @@ absl::Status InMember(std::string_view name, absl::string_view message) {
 
 }  // namespace
 
-absl::StatusOr<std::vector<NpzMember>> ParseNpz(std::string_view bytes) {
+absl::StatusOr<ZipMembers> ReadZip(std::string_view bytes, const ZipLimits& limits) {
   EPLB_RETURN_IF_ERROR(CheckEndRecord(bytes));
   EPLB_ASSIGN_OR_RETURN(const Archive archive, Open(bytes));
   const zip_int64_t count = zip_get_num_entries(archive.get(), 0);
-  if (count < 1 || count > kMaxMembers) {
-    return InvalidInput("is a zip archive of ", count, " members, expected 1..", kMaxMembers);
+  if (count < 1 || count > limits.max_members) {
+    return InvalidInput("is a zip archive of ", count, " members, expected 1..",
+                        limits.max_members);
   }
-  std::vector<NpzMember> members;
+  ZipMembers members;
   for (zip_int64_t i = 0; i < count; ++i) {
-    constexpr zip_uint64_t kNeeded = ZIP_STAT_NAME | ZIP_STAT_INDEX | ZIP_STAT_SIZE;
+    constexpr zip_uint64_t kNeeded =
+        ZIP_STAT_NAME | ZIP_STAT_INDEX | ZIP_STAT_SIZE | ZIP_STAT_COMP_METHOD;
     zip_stat_t info;
     if (zip_stat_index(archive.get(), static_cast<zip_uint64_t>(i), 0, &info) != 0 ||
         (info.valid & kNeeded) != kNeeded) {
       return InvalidInput("zip member ", i, " is broken");
     }
-    const std::string_view name = info.name;
-    if (!name.ends_with(kSuffix)) return InMember(name, "is no .npy");
-    NpzMember member{.name = std::string(name.substr(0, name.size() - kSuffix.size())),
-                     .bytes = {}};
-    const bool twice = std::ranges::any_of(
-        members, [&](const NpzMember& other) { return other.name == member.name; });
-    if (twice) return InMember(name, "is given twice");
+    if (limits.stored_only && info.comp_method != ZIP_CM_STORE) {
+      return InMember(info.name, "is compressed, expected stored bytes");
+    }
     absl::StatusOr<std::string> content = ReadMember(archive.get(), info);
-    if (!content.ok()) return InMember(name, content.status().message());
-    member.bytes = *std::move(content);
-    members.push_back(std::move(member));
+    if (!content.ok()) return InMember(info.name, content.status().message());
+    if (!members.emplace(info.name, *std::move(content)).second) {
+      return InMember(info.name, "is given twice");
+    }
   }
   return members;
 }
 
-absl::StatusOr<std::string> NpzBytes(const std::vector<NpzMember>& members) {
+absl::StatusOr<std::string> WriteZip(const std::vector<ZipMember>& members) {
   zip_error_t error;
   zip_error_init(&error);
   Source source(zip_source_buffer_create(nullptr, 0, 0, &error));
@@ -132,12 +147,11 @@ absl::StatusOr<std::string> NpzBytes(const std::vector<NpzMember>& members) {
     zip_source_free(source.get());
     return absl::InternalError(Why(&error));
   }
-  for (const NpzMember& member : members) {
+  for (const ZipMember& member : members) {
     zip_source_t* content =
         zip_source_buffer(archive.get(), member.bytes.data(), member.bytes.size(), 0);
     const zip_int64_t index =
-        zip_file_add(archive.get(), absl::StrCat(member.name, std::string(kSuffix)).c_str(),
-                     content, ZIP_FL_ENC_UTF_8);
+        zip_file_add(archive.get(), member.name.c_str(), content, ZIP_FL_ENC_UTF_8);
     if (index < 0) {
       zip_source_free(content);
       return absl::InternalError(zip_strerror(archive.get()));
@@ -160,24 +174,6 @@ absl::StatusOr<std::string> NpzBytes(const std::vector<NpzMember>& members) {
     return absl::InternalError("cannot read the zip archive back");
   }
   return bytes;
-}
-
-bool IsTorchDump(std::string_view bytes) {
-  // Protocol 2 to 5 of a pickle.
-  if (bytes.size() > 2 && bytes[0] == '\x80' && bytes[1] >= 2 && bytes[1] <= 5) return true;
-  // A zip's local header: the length of the name in bytes 26 and 27, the name from byte 30.
-  constexpr size_t kLengthAt = 26;
-  constexpr size_t kNameAt = 30;
-  if (!bytes.starts_with(kZipMagic) || bytes.size() < kNameAt) return false;
-  const auto low = static_cast<unsigned char>(bytes[kLengthAt]);
-  const auto high = static_cast<unsigned char>(bytes[kLengthAt + 1]);
-  return bytes.substr(kNameAt, size_t{low} | size_t{high} << 8).ends_with("/data.pkl");
-}
-
-absl::Status TorchDumpError() {
-  return InvalidInput(
-      "is a dump of torch.save, a pickle: `python -m eplb.convert DUMP.pt OUT.json` of the Python "
-      "package makes JSON of it, counts and maps");
 }
 
 }  // namespace eplb
