@@ -7,13 +7,6 @@
 #define EPLB_HOST_DEVICE
 #endif
 
-// A function that the GPU calls. It inlines all others, even where their code is long and rarely runs.
-#ifdef __CUDACC__
-#define EPLB_CALLED __noinline__
-#else
-#define EPLB_CALLED
-#endif
-
 // Before a loop of fixed length, over an array that must stay in registers: nvcc leaves a long body
 // rolled, and the array then lies in memory. EPLB_ROLLED keeps a loop of any length rolled.
 #if defined(__CUDACC__) && defined(__CUDA_ARCH__)

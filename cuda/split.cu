@@ -38,7 +38,8 @@ __global__ void __launch_bounds__(kThreads, 1) SplitKernel(SplitArgs args) {
     }
   }
   __syncthreads();
-  if (thread < kLanes) {
+  // The number of the warp is lane 0's, so that the compiler knows that all lanes take the branch.
+  if (Warp::Shuffle(thread / kLanes, 0) == 0) {
     SolveLayer(args, index, memory, NumSourceGroups(args, kSumThreads), LaneTeam<Warp>(Warp()));
   }
   __syncthreads();

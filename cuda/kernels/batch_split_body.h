@@ -72,7 +72,7 @@ EPLB_HOST_DEVICE inline int64_t MaxTableNumbers(const SplitShape& shape) {
   const SplitSizes sizes = LargestSizes(shape);
   const int64_t squares = int64_t{sizes.num_replicated} * sizes.num_replicated;
   const int64_t pairs = int64_t{sizes.num_parts} * shape.max_slots_of_gpu / 2;
-  return 3 * int64_t{shape.num_experts} + sizes.num_replicated + 7 * int64_t{sizes.num_parts} +
+  return 3 * int64_t{shape.num_experts} + sizes.num_replicated + 8 * int64_t{sizes.num_parts} +
          2 * (pairs < squares ? pairs : squares) + shape.num_gpus + 5 * int64_t{shape.num_slots} +
          3;
 }
@@ -233,8 +233,9 @@ EPLB_HOST_DEVICE SplitVerdict TakeSums(const SplitArgs& args, const SplitMemory<
   });
   const bool is_large = refused > 0 || all > kMaxNarrowTokens;
   if (team.Max(is_large ? 1 : 0) == 0) {
-    const bool narrow = team.Sum(static_cast<int32_t>(all)) <= kMaxNarrowTokens;
-    return {kNotRefused, narrow && memory.tables.header->equal_speeds != 0 ? 1 : 0};
+    const bool narrow = team.Sum(static_cast<int32_t>(all)) <= kMaxNarrowTokens &&
+                        memory.tables.header->equal_speeds != 0;
+    return {kNotRefused, team.Max(narrow ? 1 : 0)};
   }
   refused = team.Max(refused);
   if (refused > 0) return {num_experts - refused, 0};

@@ -90,8 +90,10 @@ class LaneTeam {
   EPLB_HOST_DEVICE int32_t First(int32_t begin, int32_t end, const Test& test) const {
     EPLB_ROLLED
     for (int32_t at = begin; at < end; at += kLanes) {
+      // A lane without an index tests the first one, which costs no branch.
       const int32_t i = at + Machine::lane();
-      const uint32_t found = Machine::Ballot(i < end && test(i));
+      const bool passes = test(i < end ? i : at);
+      const uint32_t found = Machine::Ballot(i < end && passes);
       if (found != 0) return at + Machine::LowestBit(found);
     }
     return end;
@@ -110,20 +112,22 @@ class LaneTeam {
 
   EPLB_HOST_DEVICE int32_t Sum(int32_t value) const { return Machine::Sum(value); }
   EPLB_HOST_DEVICE int32_t Max(int32_t value) const { return Machine::Max(value); }
+  // 64-bit numbers in pieces: the compiler then sees that all lanes have the same result.
   EPLB_HOST_DEVICE int64_t Sum(int64_t value) const {
-    EPLB_ROLLED
-    for (int32_t distance = kLanes / 2; distance > 0; distance /= 2) {
-      value += Machine::ShuffleXor(value, distance);
-    }
-    return value;
+    constexpr int32_t kPiece = 24;  // bits, so that the sum of 32 pieces has less than 32
+    constexpr int64_t kMask = (int64_t{1} << kPiece) - 1;
+    const int64_t low = Machine::Sum(static_cast<int32_t>(value & kMask));
+    const int64_t middle = Machine::Sum(static_cast<int32_t>(value >> kPiece & kMask));
+    const int64_t high = Machine::Sum(static_cast<int32_t>(value >> 2 * kPiece));
+    return low + middle * (kMask + 1) + high * (kMask + 1) * (kMask + 1);
   }
+  // REQUIRES: the value is not negative.
   EPLB_HOST_DEVICE int64_t Max(int64_t value) const {
-    EPLB_ROLLED
-    for (int32_t distance = kLanes / 2; distance > 0; distance /= 2) {
-      const int64_t other = Machine::ShuffleXor(value, distance);
-      value = other > value ? other : value;
-    }
-    return value;
+    constexpr int32_t kPiece = 31;
+    const auto high = static_cast<int32_t>(value >> kPiece);
+    const auto low = static_cast<int32_t>(value & INT32_MAX);
+    const int32_t highest = Machine::Max(high);
+    return (int64_t{highest} << kPiece) + Machine::Max(high == highest ? low : 0);
   }
   template <int kWords>
   EPLB_HOST_DEVICE GpuSet<kWords> Union(GpuSet<kWords> set) const {
@@ -141,7 +145,7 @@ class LaneTeam {
       peak = LargerPeak(peak, {Machine::ShuffleXor(peak.tokens, distance),
                                Machine::ShuffleXor(peak.speed, distance)});
     }
-    return peak;
+    return {Machine::Shuffle(peak.tokens, 0), Machine::Shuffle(peak.speed, 0)};
   }
 };
 

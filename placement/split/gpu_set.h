@@ -97,6 +97,7 @@ struct GpuSet {
   EPLB_HOST_DEVICE void Visit(const Work& visit) const {
     EPLB_UNROLL
     for (int i = 0; i < kWords; ++i) {
+      EPLB_ROLLED
       for (uint64_t left = words[i]; left != 0; left &= left - 1) visit(64 * i + LowestBit(left));
     }
   }

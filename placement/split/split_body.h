@@ -54,11 +54,35 @@ EPLB_HOST_DEVICE inline SplitPeak LargerPeak(const SplitPeak& a, const SplitPeak
   return IsBelow(b, a) || a.speed <= b.speed ? a : b;
 }
 
+// Returns dividend / divisor. On the GPU the compiler calls a function for a 64-bit division, and a
+// kernel with a call checks at each exchange between lanes that all of them take part.
+// REQUIRES: dividend >= 0, divisor > 0.
+EPLB_HOST_DEVICE inline int64_t Quotient(int64_t dividend, int64_t divisor) {
+#ifdef __CUDA_ARCH__
+  // An estimate that is never too large leaves 2^-19 of the rest.
+  const float inverse = __fdividef(0.999998f, static_cast<float>(divisor));
+  int64_t quotient = 0;
+  EPLB_ROLLED
+  while (dividend >= divisor) {
+    const auto estimate = static_cast<int64_t>(static_cast<float>(dividend) * inverse);
+    const int64_t step = estimate > 1 ? estimate : 1;
+    quotient += step;
+    dividend -= step * divisor;
+  }
+  return quotient;
+#else
+  return dividend / divisor;
+#endif
+}
+EPLB_HOST_DEVICE inline int32_t Quotient(int32_t dividend, int32_t divisor) {
+  return dividend / divisor;
+}
+
 // The most tokens that a GPU of this speed does within the peak. No GPU can have more than
 // kMaxSplitTokens, so a fast GPU beside a slow one, whose peak is high, has no more either.
-EPLB_HOST_DEVICE EPLB_CALLED inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
+EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
   const int64_t product = peak.tokens * speed;
-  const int64_t tokens = peak.speed == 1 ? product : product / peak.speed;
+  const int64_t tokens = peak.speed == 1 ? product : Quotient(product, peak.speed);
   return tokens < kMaxSplitTokens ? tokens : kMaxSplitTokens;
 }
 
@@ -83,6 +107,7 @@ struct OneThread {
   static constexpr bool leader() { return true; }
   template <class Work>
   EPLB_HOST_DEVICE void ForEach(int32_t count, const Work& work) const {
+    EPLB_ROLLED
     for (int32_t i = 0; i < count; ++i) work(i);
   }
   template <int kWords, class Work>
@@ -159,6 +184,7 @@ class SplitBody {
         scratch_(scratch),
         team_(team),
         room_(scratch.room),
+        allowed_(scratch.allowed),
         steps_(scratch.steps) {}
 
   // Finds the least peak alone, or with a tolerance a bound of it. Leaves the parts with a split
@@ -167,24 +193,20 @@ class SplitBody {
     counts_ = counts;
     LeastPeak<kWords> least = LowerBound();
     const int32_t crowded = ShareEqually(least.peak);
-    if (crowded >= 0) {
-      const Set holders = HoldersOf(crowded);
-      least = {.peak = PeakOf(holders, TokensOnlyIn(holders)), .tight = holders};
-    }
-    MakeRoom(least.peak, tolerance, [this](int32_t gpu) { return scratch_.load[gpu]; });
+    Set tight = crowded >= 0 ? HoldersOf(crowded) : Set::None();
     changed_ = Set::All(layer_.num_gpus);
-    while (!over_.empty()) {
-      FindSteps();
-      if (FindLevels()) {
+    while (true) {
+      if (!tight.empty()) least = {.peak = PeakOf(tight, TokensOnlyIn(tight)), .tight = tight};
+      Raise(least.peak, tolerance);
+      while (!over_.empty()) {
+        FindSteps();
+        if (!FindLevels()) break;
         PushPhase();
-        continue;
       }
-      const SplitPeak before = least.peak;
-      least = {.peak = PeakOf(reached_, TokensOnlyIn(reached_)), .tight = reached_};
+      if (over_.empty()) return least;
+      tight = reached_;
       raised_ = true;
-      Raise(before, tolerance, least.peak, tolerance);
     }
-    return least;
   }
 
   // Leaves the parts with the split: none of a GPU's sums is above its share of the least peak,
@@ -196,10 +218,9 @@ class SplitBody {
   EPLB_HOST_DEVICE LeastPeak<kWords> Solve(const int64_t* counts, const SplitMargins& margins) {
     LeastPeak<kWords> least = FindPeak(counts, margins.tolerance);
     const bool widens = margins.slack > margins.tolerance;
-    const int64_t margin = widens ? margins.slack : margins.tolerance;
-    if (widens) Raise(least.peak, margins.tolerance, least.peak, margin);
+    if (widens) Raise(least.peak, margins.slack);
     if (raised_ || widens) Return();
-    if (margins.tolerance > 0) least.peak = ReachedPeak(least.peak, margin);
+    if (margins.tolerance > 0) least.peak = ReachedPeak();
     return least;
   }
 
@@ -277,7 +298,7 @@ class SplitBody {
     team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
       const Token tokens = CountOfReplicated(expert);
       const auto replicas = static_cast<Token>(layer_.num_replicas[expert]);
-      const Token each = tokens / replicas;
+      const Token each = Quotient(tokens, replicas);
       scratch_.each[expert] = each;
       scratch_.rest[expert] = tokens - each * replicas;
       scratch_.above[expert] = tokens;
@@ -296,6 +317,10 @@ class SplitBody {
     });
     team_.ForEach(layer_.num_inner, [this](int32_t i) {
       team_.Add(scratch_.above[layer_.outer_expert[i]], CountOfReplicated(layer_.inner_expert[i]));
+    });
+    team_.template ForEachGpu<kWords>(layer_.num_gpus, [this](int32_t gpu) {
+      allowed_.Set(gpu, 0);
+      room_.Set(gpu, -scratch_.load[gpu]);
     });
     return MostAbove();
   }
@@ -321,7 +346,7 @@ class SplitBody {
     team_.ForEachIn(gpus, [&](int32_t gpu) { speed += static_cast<Token>(layer_.speed[gpu]); });
     speed = team_.Sum(speed);
     if (tokens == 0 || speed == 0) return {};
-    if (equal_speeds()) return {(tokens + speed - 1) / speed, 1};
+    if (equal_speeds()) return {Quotient(tokens + speed - 1, speed), 1};
     // A peak of d / speed gives floor(d * speed[g] / speed) to g. Bisection finds d; from the d
     // below it, each step adds the GPU whose next token has the lowest peak.
     int64_t below = tokens - 1;
@@ -335,7 +360,9 @@ class SplitBody {
 
   EPLB_HOST_DEVICE int64_t SumWithin(const Set& gpus, const SplitPeak& peak) const {
     int64_t sum = 0;
-    team_.ForEachIn(gpus, [&](int32_t gpu) { sum += TokensWithin(peak, layer_.speed[gpu]); });
+    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
+      if (gpus.Has(gpu)) sum += TokensWithin(peak, layer_.speed[gpu]);
+    });
     return team_.Sum(sum);
   }
 
@@ -362,13 +389,14 @@ class SplitBody {
     return team_.Sum(tokens);
   }
 
-  // Makes the room of each GPU what its tokens leave of its share of the peak. tokens_of: by GPU.
-  template <class Tokens>
-  EPLB_HOST_DEVICE void MakeRoom(const SplitPeak& peak, int64_t margin, const Tokens& tokens_of) {
+  // Allows each GPU its share of the peak, and the margin.
+  EPLB_HOST_DEVICE void Raise(const SplitPeak& peak, int64_t margin) {
     Set over = Set::None();
     Set roomy = Set::None();
     team_.template ForEachGpu<kWords>(layer_.num_gpus, [&](int32_t gpu) {
-      const Token room = Allowed(peak, margin, gpu) - tokens_of(gpu);
+      const Token allowed = Allowed(peak, margin, gpu);
+      const Token room = room_.Mine(gpu) + allowed - allowed_.Mine(gpu);
+      allowed_.Set(gpu, allowed);
       room_.Set(gpu, room);
       over.AddIf(room < 0, gpu);
       roomy.AddIf(room > 0, gpu);
@@ -377,19 +405,12 @@ class SplitBody {
     roomy_ = team_.Union(roomy);
   }
 
-  // After a higher peak, or a wider margin.
-  EPLB_HOST_DEVICE void Raise(const SplitPeak& before, int64_t margin_before, const SplitPeak& peak,
-                              int64_t margin) {
-    MakeRoom(peak, margin,
-             [&](int32_t gpu) { return Allowed(before, margin_before, gpu) - room_.Mine(gpu); });
-  }
-
-  // The largest tokens / speed of a GPU, from the room that they leave.
-  EPLB_HOST_DEVICE SplitPeak ReachedPeak(const SplitPeak& peak, int64_t margin) {
+  // The largest tokens / speed of a GPU.
+  EPLB_HOST_DEVICE SplitPeak ReachedPeak() const {
     SplitPeak most;
     team_.template ForEachGpu<kWords>(layer_.num_gpus, [&](int32_t gpu) {
       if (layer_.speed[gpu] == 0) return;
-      most = LargerPeak(most, PeakOn(gpu, Allowed(peak, margin, gpu) - room_.Mine(gpu)));
+      most = LargerPeak(most, PeakOn(gpu, allowed_.Mine(gpu) - room_.Mine(gpu)));
     });
     return LargestOf(most);
   }
@@ -491,8 +512,10 @@ class SplitBody {
   }
 
   EPLB_HOST_DEVICE void RemoveFromLevel(int32_t level, int32_t gpu) {
-    team_.Sync();
-    if (team_.leader()) scratch_.levels[level].Remove(gpu);
+    Set left = scratch_.levels[level];
+    left.Remove(gpu);
+    team_.Sync();  // all members have read what changes
+    if (team_.leader()) scratch_.levels[level] = left;
     team_.Sync();
   }
 
@@ -506,13 +529,11 @@ class SplitBody {
   // The expert's next part after `out`, in a ring, on a GPU of `level`: its place among the parts
   // expert by expert. REQUIRES: there is one.
   EPLB_HOST_DEVICE int32_t NextWithin(int32_t out, const Set& level) const {
-    const int32_t expert = layer_.part_expert[out];
-    const int32_t first = layer_.first_of_expert[expert];
-    const int32_t size = layer_.first_of_expert[expert + 1] - first;
+    const int32_t end = layer_.ring_first[out] + layer_.ring_size[out];
+    const int32_t size = layer_.ring_size[out];
     const int32_t place = layer_.part_place[out];
-    const auto wrapped = [&](int32_t i) {
-      return place + i < first + size ? place + i : place + i - size;
-    };
+    const auto wrapped = [=](int32_t i) { return place + i < end ? place + i : place + i - size; };
+    if (size == 2) return wrapped(1);  // most experts
     return wrapped(
         team_.First(1, size, [&](int32_t i) { return level.Has(layer_.expert_gpu[wrapped(i)]); }));
   }
@@ -535,10 +556,12 @@ class SplitBody {
 
   // Moves tokens from step.out on step.gpu to step.in on GPU `to`.
   EPLB_HOST_DEVICE void Move(const PathStep<Token>& step, int32_t to, Token tokens) {
+    const Token out = scratch_.part_tokens[step.out] - tokens;
+    const Token in = scratch_.part_tokens[step.in] + tokens;
     team_.Sync();  // all members have read what changes
     if (team_.leader()) {
-      team_.Add(scratch_.part_tokens[step.in], tokens);
-      team_.Add(scratch_.part_tokens[step.out], static_cast<Token>(-tokens));
+      scratch_.part_tokens[step.out] = out;
+      scratch_.part_tokens[step.in] = in;
     }
     team_.Sync();
     changed_.Add(step.gpu);
@@ -591,9 +614,9 @@ class SplitBody {
   }
 
   EPLB_HOST_DEVICE void ReturnTo(int32_t gpu, int32_t part, Set& todo) {
-    const int32_t end = layer_.first_of_expert[layer_.part_expert[part] + 1];
+    const int32_t end = layer_.ring_first[part] + layer_.ring_size[part];
     Token wanted = Smaller(room_.Of(gpu), scratch_.equal[part] - scratch_.part_tokens[part]);
-    int32_t i = layer_.first_of_expert[layer_.part_expert[part]];
+    int32_t i = layer_.ring_first[part];
     while (wanted > 0) {
       i = team_.First(i, end, [this](int32_t place) {
         const int32_t other = layer_.expert_part[place];
@@ -618,8 +641,9 @@ class SplitBody {
   const Set* holders_;
   Scratch scratch_;
   Team team_;
-  typename Team::template PerGpu<Token, kWords> room_;  // share of the peak that is left
-  typename Team::template PerGpu<Set, kWords> steps_;   // see FindSteps
+  typename Team::template PerGpu<Token, kWords> room_;     // what is left of `allowed_`
+  typename Team::template PerGpu<Token, kWords> allowed_;  // see Raise
+  typename Team::template PerGpu<Set, kWords> steps_;      // see FindSteps
   const int64_t* counts_ = nullptr;
   Set over_ = Set::None();     // above the peak
   Set roomy_ = Set::None();    // below it
@@ -656,7 +680,7 @@ EPLB_HOST_DEVICE void ShareQuotas(const Layer& layer, Token* quotas, int32_t thr
     const auto among = static_cast<Token>(layer.shared_among[i]);
     Token& quota = quotas[layer.shared_slot[i]];
     const Token tokens = among == 0 ? 0 : quota;
-    const Token each = among == 0 ? 0 : tokens / among;
+    const Token each = among == 0 ? 0 : Quotient(tokens, among);
     quota = each + (static_cast<Token>(layer.shared_place[i]) < tokens - each * among ? 1 : 0);
   }
 }

@@ -106,9 +106,9 @@ SplitLayerTables SplitLayerBuilder::AppendTo(std::vector<int32_t>& tables, bool 
   for (const std::vector<int32_t>* table :  // in the order of LayerAt
        {&fixed_expert_, &fixed_gpu_,    &expert_,       &num_replicas_, &first_of_expert_,
         &expert_part_,  &expert_gpu_,   &expert_slots_, &slots_before_, &expert_of_,
-        &outer_expert_, &inner_expert_, &first_on_gpu_, &part_expert_,  &part_place_,
-        &slot_source_,  &shared_slot_,  &shared_among_, &shared_place_, &first_slot_,
-        &replica_slot_}) {
+        &outer_expert_, &inner_expert_, &first_on_gpu_, &ring_first_,   &ring_size_,
+        &part_place_,   &slot_source_,  &shared_slot_,  &shared_among_, &shared_place_,
+        &first_slot_,   &replica_slot_}) {
     tables.insert(tables.end(), table->begin(), table->end());
   }
   return sizes;
@@ -120,13 +120,15 @@ void SplitLayerBuilder::NumberParts() {
   for (const int32_t gpu : expert_gpu_) ++first_on_gpu_[AsIndex(gpu) + 1];
   std::partial_sum(first_on_gpu_.begin(), first_on_gpu_.end(), first_on_gpu_.begin());
   next_.assign(first_on_gpu_.begin(), first_on_gpu_.end() - 1);
-  for (std::vector<int32_t>* table : {&expert_part_, &part_expert_, &part_place_}) {
+  for (std::vector<int32_t>* table : {&expert_part_, &ring_first_, &ring_size_, &part_place_}) {
     table->resize(expert_gpu_.size());
   }
   for (size_t i = 0; i < expert_gpu_.size(); ++i) {
     const int32_t part = next_[AsIndex(expert_gpu_[i])]++;
     expert_part_[i] = part;
-    part_expert_[AsIndex(part)] = expert_of_[i];
+    const auto expert = AsIndex(expert_of_[i]);
+    ring_first_[AsIndex(part)] = first_of_expert_[expert];
+    ring_size_[AsIndex(part)] = first_of_expert_[expert + 1] - first_of_expert_[expert];
     part_place_[AsIndex(part)] = static_cast<int32_t>(i);
   }
 }
@@ -144,7 +146,7 @@ void SplitLayerBuilder::FindInner() {
            ++index) {
         const size_t gpu = AsIndex(expert_gpu_[AsIndex(index)]);
         for (int32_t part = first_on_gpu_[gpu]; part < first_on_gpu_[gpu + 1]; ++part) {
-          work(part_expert_[AsIndex(part)]);
+          work(expert_of_[AsIndex(part_place_[AsIndex(part)])]);
         }
       }
     };

@@ -60,8 +60,8 @@ class SplitLayerBuilder {
   // Tables of SplitLayer.
   std::vector<int32_t> fixed_expert_, fixed_gpu_, expert_, num_replicas_, first_of_expert_,
       expert_part_, expert_gpu_, expert_slots_, slots_before_, expert_of_, outer_expert_,
-      inner_expert_, first_on_gpu_, part_expert_, part_place_, slot_source_, shared_slot_,
-      shared_among_, shared_place_, first_slot_, replica_slot_;
+      inner_expert_, first_on_gpu_, ring_first_, ring_size_, part_place_, slot_source_,
+      shared_slot_, shared_among_, shared_place_, first_slot_, replica_slot_;
   std::vector<int32_t> place_;  // [S], index among the expert's slots on the GPU
   // The layer that Finish returned.
   std::vector<int32_t> tables_;

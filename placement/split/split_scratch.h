@@ -60,6 +60,7 @@ struct SplitScratch {
   PathStep<Token>* path;   // [G]
   GpuSet<kWords>* levels;  // [G + 1], GPUs by their distance from room
   Token* room;             // [G], unless the team keeps it in registers
+  Token* allowed;          // [G], likewise
   GpuSet<kWords>* steps;   // [G], likewise
 };
 
@@ -83,6 +84,7 @@ EPLB_HOST_DEVICE SplitScratch<kWords, Token> CarveScratch(const SplitSizes& size
   scratch.path = carver.Take<PathStep<Token>>(sizes.num_gpus);
   scratch.levels = carver.Take<GpuSet<kWords>>(sizes.num_gpus + 1);
   scratch.room = carver.Take<Token>(sizes.num_gpus);
+  scratch.allowed = carver.Take<Token>(sizes.num_gpus);
   scratch.steps = carver.Take<GpuSet<kWords>>(sizes.num_gpus);
   return scratch;
 }

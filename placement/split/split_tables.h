@@ -38,7 +38,8 @@ struct SplitLayerOf {
   const Index* inner_expert = nullptr;  // [num_inner]
   // Parts are numbered GPU by GPU.
   const Index* first_on_gpu = nullptr;  // [G + 1], first part of each GPU
-  const Index* part_expert = nullptr;   // by part, index in `expert`
+  const Index* ring_first = nullptr;    // by part, index of its expert's first part in these tables
+  const Index* ring_size = nullptr;     // by part, number of its expert's parts
   const Index* part_place = nullptr;    // by part, its index in the tables that go expert by expert
   // [S], source of the tokens of a slot's expert on its GPU: 2 * part + 1, or 2 * expert id.
   const Index* slot_source = nullptr;
@@ -109,7 +110,8 @@ EPLB_HOST_DEVICE SplitLayerOf<Index> LayerAt(const Index* next, const SplitLayer
   layer.outer_expert = take(sizes.num_inner);
   layer.inner_expert = take(sizes.num_inner);
   layer.first_on_gpu = take(shape.num_gpus + 1);
-  layer.part_expert = take(sizes.num_parts);
+  layer.ring_first = take(sizes.num_parts);
+  layer.ring_size = take(sizes.num_parts);
   layer.part_place = take(sizes.num_parts);
   layer.slot_source = take(shape.num_slots);
   layer.num_shared = sizes.num_shared;

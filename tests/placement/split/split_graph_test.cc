@@ -94,7 +94,9 @@ void CheckParts(const SplitLayer& layer) {
       const int32_t part = layer.expert_part[i];
       ++seen[static_cast<size_t>(part)];
       EXPECT_EQ(layer.part_place[part], i);
-      EXPECT_EQ(layer.part_expert[part], expert);
+      EXPECT_EQ(layer.expert_of[i], expert);
+      EXPECT_EQ(layer.ring_first[part], layer.first_of_expert[expert]);
+      EXPECT_EQ(layer.ring_first[part] + layer.ring_size[part], layer.first_of_expert[expert + 1]);
       EXPECT_GE(part, layer.first_on_gpu[layer.expert_gpu[i]]);
       EXPECT_LT(part, layer.first_on_gpu[layer.expert_gpu[i] + 1]);
     }
@@ -150,7 +152,7 @@ void CheckSlots(const SplitLayer& layer, const std::vector<std::vector<Holding>>
         }
         ASSERT_EQ(source % 2, 1);
         EXPECT_EQ(layer.expert_gpu[layer.part_place[source / 2]], holding.gpu);
-        EXPECT_EQ(layer.expert[layer.part_expert[source / 2]], expert);
+        EXPECT_EQ(layer.expert[layer.expert_of[layer.part_place[source / 2]]], expert);
       }
     }
   }
@@ -203,7 +205,8 @@ TEST(SplitGraphTest, ASmallPlacementByHand) {
   EXPECT_THAT(values(layer.fixed_expert, layer.num_fixed), ElementsAre(3));
   EXPECT_THAT(values(layer.fixed_gpu, layer.num_fixed), ElementsAre(2));
   EXPECT_THAT(values(layer.first_on_gpu, 4), ElementsAre(0, 2, 5, 6));
-  EXPECT_THAT(values(layer.part_expert, 6), ElementsAre(0, 2, 0, 1, 2, 1));
+  EXPECT_THAT(values(layer.part_place, 6), ElementsAre(0, 4, 1, 2, 5, 3));
+  EXPECT_THAT(values(layer.ring_first, 6), ElementsAre(0, 4, 0, 2, 4, 2));
   EXPECT_THAT(values(layer.expert_slots, 6), ElementsAre(1, 1, 1, 1, 2, 1)) << "expert by expert";
   EXPECT_THAT(values(layer.outer_expert, layer.num_inner), ElementsAre(0))
       << "expert 2 has the same GPUs";

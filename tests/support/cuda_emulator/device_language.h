@@ -133,8 +133,7 @@ unsigned __match_any_sync(unsigned mask, T value) {
 namespace eplb::cuda_emulator {
 
 inline unsigned Combined(WarpOperation operation, unsigned mask, unsigned value) {
-  return static_cast<unsigned>(
-      RunWarpCall({.operation = operation, .mask = mask, .value = value}));
+  return static_cast<unsigned>(RunWarpCall({.operation = operation, .mask = mask, .value = value}));
 }
 
 }  // namespace eplb::cuda_emulator
@@ -144,14 +143,12 @@ inline unsigned __ballot_sync(unsigned mask, int test) {
                                          test != 0 ? 1 : 0);
 }
 inline int __reduce_add_sync(unsigned mask, int value) {
-  return static_cast<int>(
-      ::eplb::cuda_emulator::Combined(::eplb::cuda_emulator::WarpOperation::kReduceAdd, mask,
-                                      static_cast<unsigned>(value)));
+  return static_cast<int>(::eplb::cuda_emulator::Combined(
+      ::eplb::cuda_emulator::WarpOperation::kReduceAdd, mask, static_cast<unsigned>(value)));
 }
 inline int __reduce_max_sync(unsigned mask, int value) {
-  return static_cast<int>(
-      ::eplb::cuda_emulator::Combined(::eplb::cuda_emulator::WarpOperation::kReduceMax, mask,
-                                      static_cast<unsigned>(value)));
+  return static_cast<int>(::eplb::cuda_emulator::Combined(
+      ::eplb::cuda_emulator::WarpOperation::kReduceMax, mask, static_cast<unsigned>(value)));
 }
 inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
   return ::eplb::cuda_emulator::Combined(::eplb::cuda_emulator::WarpOperation::kReduceOr, mask,
