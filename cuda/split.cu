@@ -9,7 +9,8 @@ namespace eplb::cuda {
 namespace {
 
 constexpr int32_t kThreads = 2 * kSumThreads;
-constexpr int64_t kDefaultSharedBytes = int64_t{48} * 1024;  // of a block, unless a kernel asks
+constexpr int64_t kDefaultSharedBytes =
+    int64_t{48} * 1024;  // a block has them, unless a kernel asks for more
 
 struct WholeBlock {
   int32_t thread;

@@ -83,7 +83,7 @@ struct LayerTables {
   PackedLayer* header;
   int64_t* speeds;          // [G]
   GpuSet<kWords>* holders;  // by part
-  uint16_t* numbers;        // of LayerAt
+  uint16_t* numbers;        // tables that LayerAt views
 };
 template <int kWords>
 EPLB_HOST_DEVICE LayerTables<kWords> CarveTables(const SplitShape& shape, Carver& carver) {
@@ -114,14 +114,14 @@ struct SplitVerdict {
 
 template <int kWords>
 struct SplitMemory {
-  std::byte* table_bytes;  // of `tables`
+  std::byte* table_bytes;  // `tables` as bytes
   int64_t num_table_bytes;
   LayerTables<kWords> tables;
-  int64_t* sums;       // [E], of a group of sources each until TakeSums adds them up
-  int64_t* before;     // [E], likewise, of the sources before SplitArgs::source
+  int64_t* sums;       // [E], or [groups, E] until TakeSums adds up the groups of sources
+  int64_t* before;     // the same of sources before SplitArgs::source
   int64_t* mine;       // [E], tokens of SplitArgs::source
   std::byte* scratch;  // SplitScratch
-  std::byte* quotas;   // [S] of Token
+  std::byte* quotas;   // [S], each a Token
   SplitVerdict* verdict;
 };
 template <int kWords>
@@ -153,7 +153,7 @@ EPLB_HOST_DEVICE inline int32_t NumSourceGroups(const SplitArgs& args, int32_t n
 
 // Counts of an expert from several sources.
 struct SourceCounts {
-  const int64_t* counts;  // of source 0
+  const int64_t* counts;  // those that source 0 has
   int64_t stride;
 
   // Adds up the sources begin..end-1. Sets bits of `high` for a count that no split accepts.

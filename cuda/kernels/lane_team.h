@@ -1,4 +1,4 @@
-// The lanes of a warp as a team that works on one layer: placement/split/split_body.h's OneThread,
+// The lanes of a warp as a team that works on one layer: placement/split/split_team.h's OneThread,
 // 32 times. A lane works on the GPUs with its number, modulo 32. What the lanes exchange is a
 // Machine's: the GPU's warp, or a stand-in on the CPU.
 #pragma once
@@ -7,7 +7,7 @@
 
 #include "base/host_device.h"
 #include "placement/split/gpu_set.h"
-#include "placement/split/split_body.h"
+#include "placement/split/split_team.h"
 
 namespace eplb::cuda {
 
@@ -49,7 +49,7 @@ class LaneTeam {
 
    private:
     static_assert(kWords <= 2);
-    // Of the GPUs lane(), lane() + 32, and so on. An array would not stay in registers.
+    // Values for the GPUs lane(), lane() + 32, and so on. An array would not stay in registers.
     T first_, second_, third_, fourth_;
   };
 

@@ -60,8 +60,8 @@ struct SplitScratch {
   PathStep<Token>* path;   // [G]
   GpuSet<kWords>* levels;  // [G + 1], GPUs by their distance from room
   Token* room;             // [G], unless the team keeps it in registers
-  Token* allowed;          // [G], likewise
-  GpuSet<kWords>* steps;   // [G], likewise
+  Token* allowed;          // [G], in registers where `room` is
+  GpuSet<kWords>* steps;   // [G], in registers where `room` is
 };
 
 // Sizes of a layer, or bounds of several layers.

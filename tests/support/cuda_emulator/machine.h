@@ -11,7 +11,7 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes = size_t{48} * 1024;      // of a block on every device
+inline constexpr size_t kSharedBytes = size_t{48} * 1024;      // a block has them on every device
 inline constexpr size_t kMostSharedBytes = size_t{99} * 1024;  // if the kernel's attribute asks
 inline constexpr int kWarpLanes = 32;
 
@@ -54,7 +54,7 @@ enum class WarpOperation : uint8_t {
   kMatch,   // gives the lanes with this lane's value
   kBallot,  // gives the lanes whose value is not 0
   kReduceAdd,
-  kReduceMax,  // of signed numbers
+  kReduceMax,  // numbers are signed
   kReduceOr,
 };
 struct WarpCall {
