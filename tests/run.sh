@@ -15,13 +15,16 @@ esac
 
 deploy/setup.sh
 tests/environment --header
+set -m  # a process group for it, so that pip ends with it
 tests/environment "$@" &  # its downloads take as long as a third of the build
 environment=$!
-trap 'kill $environment 2>/dev/null || true' EXIT
+set +m
+trap 'kill -- -$environment 2>/dev/null || true' EXIT
 rm -rf build/dev/tests/results.xml build/dev/tests/gtest
 failed=0
 # The second configuration registers the tests that the environment has packages for.
-{ cmake --preset dev && cmake --build --preset $gate && wait $environment && cmake --preset dev && ctest --preset $gate; } || failed=1
+installed() { wait $environment || { echo "tests/run.sh: tests/environment failed, as reported above" >&2; return 1; }; }
+{ cmake --preset dev && cmake --build --preset $gate && installed && cmake --preset dev && ctest --preset $gate; } || failed=1
 [ -e build/dev/tests/results.xml ] || exit 1  # nothing ran
 tests/tidy/changed || failed=1
 build/venv/bin/python tests/summary.py build/dev || failed=1

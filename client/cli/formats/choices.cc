@@ -128,14 +128,9 @@ absl::StatusOr<LoadFile> LoadOfTrace(const Trace& trace, int64_t num_experts) {
   return file;
 }
 
-// The traces in a directory; none if it cannot be read.
-std::vector<std::string> FilesIn(const std::string& directory) {
-  std::vector<std::string> files;
-  const auto ranks = RanksOfFiles(directory, kTracePrefix, kTraceSuffix);
-  for (const int32_t rank : ranks.value_or(std::set<int32_t>())) {
-    files.push_back(absl::StrCat(directory, "/", kTracePrefix, rank, kTraceSuffix));
-  }
-  return files;
+// The ranks whose traces are in a directory; none if it cannot be read.
+std::set<int32_t> RanksIn(const std::string& directory) {
+  return RanksOfFiles(directory, kTracePrefix, kTraceSuffix).value_or(std::set<int32_t>());
 }
 
 }  // namespace
@@ -160,7 +155,7 @@ absl::StatusOr<LoadWindow> CountChoices(const Array& array, int32_t num_experts)
   return LoadWindow{.load = std::move(counted)};
 }
 
-bool HoldsRouterTraces(const std::string& path) { return !FilesIn(path).empty(); }
+bool HoldsRouterTraces(const std::string& path) { return !RanksIn(path).empty(); }
 
 bool IsRouterTrace(std::string_view bytes) {
   return bytes.substr(0, bytes.find('\n')).find("\"top_indices\"") != std::string_view::npos;
@@ -172,7 +167,11 @@ absl::StatusOr<LoadFile> ReadRouterTraces(const std::string& path,
     return InvalidInput(path,
                         ": is a router trace, which has no number of experts: give --experts");
   }
-  std::vector<std::string> files = FilesIn(path);
+  const std::set<int32_t> ranks = RanksIn(path);
+  std::vector<std::string> files;
+  for (const int32_t rank : ranks) {
+    files.push_back(absl::StrCat(path, "/", kTracePrefix, rank, kTraceSuffix));
+  }
   if (files.empty()) files = {path};
   Trace trace;
   int64_t number = 0;
@@ -187,6 +186,11 @@ absl::StatusOr<LoadFile> ReadRouterTraces(const std::string& path,
     load.notes.push_back(absl::StrCat(lacking, " of ", trace.size(),
                                       " pairs of a step and a layer ",
                                       "are not in the files of all ranks"));
+  }
+  if (!ranks.empty() && std::ssize(ranks) <= *ranks.rbegin()) {
+    load.notes.push_back(absl::StrCat("the traces of ", ranks.size(),
+                                      " ranks are read, of ranks 0..", *ranks.rbegin(),
+                                      " some have none"));
   }
   return load;
 }

@@ -54,6 +54,8 @@ File ParseSglangLoad(const std::string& path, std::string_view bytes) {
   return file;
 }
 
+constexpr int64_t kMostChoices = 16;  // no known model has more a token
+
 // A file of torch.save: counts, or without words single choices if `num_experts` is given.
 File ReadTorchLoad(std::string_view bytes, const std::optional<int32_t>& num_experts) {
   EPLB_ASSIGN_OR_RETURN(const TorchTensor tensor, ReadTorchTensor(bytes, "logical_count"));
@@ -65,6 +67,12 @@ File ReadTorchLoad(std::string_view bytes, const std::optional<int32_t>& num_exp
                         LoadFileOf(LoadsFromArray(tensor.array),
                                    tensor.is_alone ? TableKind::kArray : TableKind::kNamed));
   file.counts_model_layers = !tensor.is_alone;
+  const std::vector<int64_t>& shape = tensor.array.shape;
+  if (tensor.is_alone && shape.size() == 3 && shape[2] <= kMostChoices) {
+    file.notes.push_back(
+        absl::StrCat("is read as windows of ", shape[2],
+                     " experts; for choices [tokens, layers, top-k] give --experts"));
+  }
   for (LoadWindow& window : file.windows) {  // SGLang's approximate mode counts in float32
     if (window.load.is_counts()) continue;
     const RealMatrix load = window.load.ToDouble();

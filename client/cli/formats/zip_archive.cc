@@ -17,6 +17,8 @@ namespace {
 // Bytes of an unpacked member. Deflate shrinks zeros a thousand times, so the claim is checked
 // before memory is taken, and the memory grows with the bytes that are really there.
 constexpr int64_t kMaxMemberBytes = int64_t{1} << 28;
+constexpr uint64_t kMaxInflatedBytes = uint64_t{1}
+                                       << 29;  // all members of a file have at most these
 
 struct Discard {
   void operator()(zip_t* archive) const { zip_discard(archive); }
@@ -116,6 +118,7 @@ absl::StatusOr<ZipMembers> ReadZip(std::string_view bytes, const ZipLimits& limi
                         limits.max_members);
   }
   ZipMembers members;
+  uint64_t left = limits.stored_only ? bytes.size() : kMaxInflatedBytes;
   for (zip_int64_t i = 0; i < count; ++i) {
     constexpr zip_uint64_t kNeeded =
         ZIP_STAT_NAME | ZIP_STAT_INDEX | ZIP_STAT_SIZE | ZIP_STAT_COMP_METHOD;
@@ -127,6 +130,10 @@ absl::StatusOr<ZipMembers> ReadZip(std::string_view bytes, const ZipLimits& limi
     if (limits.stored_only && info.comp_method != ZIP_CM_STORE) {
       return InMember(info.name, "is compressed, expected stored bytes");
     }
+    if (info.size > left) {  // several members may name the same bytes of the file
+      return InMember(info.name, "has more bytes than the members of this file may have in all");
+    }
+    left -= info.size;
     absl::StatusOr<std::string> content = ReadMember(archive.get(), info);
     if (!content.ok()) return InMember(info.name, content.status().message());
     if (!members.emplace(info.name, *std::move(content)).second) {

@@ -90,11 +90,14 @@ class StoreAllGather:
 
     def _wait(self, keys: Sequence[str], deadline: float) -> bool:
         """Returns True once the store has all keys, False after the deadline."""
-        try:
-            run_beside(lambda: self._store.wait(keys, datetime.timedelta(seconds=max(0.001, deadline - time.monotonic()))))
-        except RuntimeError:  # which a store also raises when it is gone
-            return False
-        return True
+        def wait() -> bool:
+            try:
+                self._store.wait(keys, datetime.timedelta(seconds=max(0.001, deadline - time.monotonic())))
+            except RuntimeError:  # which a store also raises when it is gone
+                return False
+            return True
+
+        return bool(run_beside(wait))
 
     def _missing(self, number: int) -> List[int]:
         return [rank for rank in range(self.world_size)

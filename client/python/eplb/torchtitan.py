@@ -78,11 +78,12 @@ class _Dispatch:
 def _save(checkpointer: Any, is_due: Callable[..., bool], attached: Attached) -> None:
     """Lets a checkpointer save moved experts from where they are, and in static order what torch.distributed.checkpoint does not
     read by expert: the last checkpoint, which may have another format, and copies in pinned memory."""
-    model = _TITAN.part(checkpointer, "states")["model"]
+    model, mode = _TITAN.part(checkpointer, "states")["model"], _TITAN.part(checkpointer, "async_mode")
+    _TITAN.part(model, "cached_state_dict")
 
     @contextlib.contextmanager
     def saving(step: int, last_step: bool = False) -> Iterator[None]:
-        in_order = last_step or checkpointer.async_mode == "async_with_pinned_mem"
+        in_order = last_step or mode == "async_with_pinned_mem"
         # Otherwise it would hold the live memory by slot, in which values by expert must not be written.
         cached, model.cached_state_dict = model.cached_state_dict, model.cached_state_dict if in_order else {}
         try:

@@ -34,9 +34,10 @@ def expect_not_compiled(chunks: Sequence[nn.Module], layers: Sequence[ExpertLaye
 def guard_hooks() -> None:
     """Makes graphs that are compiled from now on depend on hooks. By default torch runs the graph of a module without hooks also for
     another instance of its class that has some, whose tokens would then go by logical expert."""
-    config: Any = sys.modules.get("torch._dynamo.config")
+    import torch._dynamo.config as config  # only here: importing it takes a second
+
     if hasattr(config, "skip_nnmodule_hook_guards"):
-        config.skip_nnmodule_hook_guards = False
+        config.skip_nnmodule_hook_guards = False  # type: ignore[assignment]
 
 
 def _refusal(name: str, holder: str) -> FailedPrecondition:

@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from eplb._arguments import integer
 from eplb.all_gather import alone, torch_all_gather
 from eplb.client import Client
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
@@ -46,6 +47,8 @@ class Watcher:
         numbers: List[int] = []
 
         def prepare() -> None:
+            for name, number in (("every", every), ("most_windows", most_windows), ("num_gpus", num_gpus)):
+                integer(name, number)
             found.extend(_routers_in(chunks, router))
             numbers.append(_experts_of(found, num_experts))
             if every < 1 or most_windows < 1 or num_gpus < 1 or numbers[0] % num_gpus:
