@@ -8,56 +8,22 @@
 namespace eplb::cuda {
 namespace {
 
-constexpr int32_t kThreads = 2 * kSumThreads;
-constexpr int64_t kDefaultSharedBytes =
-    int64_t{48} * 1024;  // a block has them, unless a kernel asks for more
-
-struct WholeBlock {
-  int32_t thread;
-  static constexpr int32_t num_threads = kThreads;
-  __device__ static void Sync() { __syncthreads(); }
-};
-
-// A block splits one layer. Half of its threads copy the tables while the others add up the counts;
-// then one warp splits them.
+// A block is one warp and splits one layer, in shared memory where that is large enough.
 template <int kWords>
-__global__ void __launch_bounds__(kThreads, 1) SplitKernel(SplitArgs args) {
-  extern __shared__ TableUnit split_memory[];
-  Carver carver(reinterpret_cast<std::byte*>(split_memory));
-  const SplitMemory<kWords> memory = CarveMemory<kWords>(args, carver);
+__global__ void SplitKernel(SplitArgs args) {
+  extern __shared__ int64_t split_memory[];
   const auto index = static_cast<int32_t>(blockIdx.x);
-  const auto thread = static_cast<int32_t>(threadIdx.x);
-  if (thread < kSumThreads) {
-    SumSources(args, index, memory, thread, kSumThreads);
-  } else {
-    const std::byte* const tables =
-        args.tables + (args.first_layer + index) * memory.num_table_bytes;
-    constexpr int64_t kUnit = sizeof(TableUnit);
-    for (int64_t at = kUnit * (thread - kSumThreads); at < memory.num_table_bytes;
-         at += kUnit * (kThreads - kSumThreads)) {
-      StoreAligned(memory.table_bytes + at, LoadAligned<TableUnit>(tables + at));
-    }
-  }
-  __syncthreads();
-  // The number of the warp is lane 0's, so that the compiler knows that all lanes take the branch.
-  if (Warp::Shuffle(thread / kLanes, 0) == 0) {
-    SolveLayer(args, index, memory, NumSourceGroups(args, kSumThreads), LaneTeam<Warp>(Warp()));
-  }
-  __syncthreads();
-  WriteLayer(args, index, memory, WholeBlock{thread});
+  std::byte* const memory = args.scratch == nullptr
+                                ? reinterpret_cast<std::byte*>(split_memory)
+                                : args.scratch + index * ScratchBytesOfLayer(args.tables, kWords);
+  SplitOneLayer<kWords>(args, index, memory, LaneTeam<Warp>(Warp()));
 }
 
 template <int kWords>
-absl::Status Launch(const SplitArgs& args, cudaStream_t stream) {
-  const int64_t bytes = SplitSharedBytes(args);
-  if (bytes > kDefaultSharedBytes) {
-    EPLB_RETURN_IF_ERROR(ToStatus(
-        cudaFuncSetAttribute(&SplitKernel<kWords>, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                             static_cast<int>(bytes)),
-        "cudaFuncSetAttribute"));
-  }
-  SplitKernel<kWords><<<args.num_layers, kThreads, static_cast<size_t>(bytes), stream>>>(args);
-  return ToStatus(cudaGetLastError(), "launch of the split kernel");
+void Launch(SplitArgs args, bool shared, cudaStream_t stream) {
+  if (shared) args.scratch = nullptr;
+  const int64_t bytes = shared ? ScratchBytesOfLayer(args.tables, kWords) : 0;
+  SplitKernel<kWords><<<args.num_layers, kLanes, static_cast<size_t>(bytes), stream>>>(args);
 }
 
 }  // namespace
@@ -65,10 +31,25 @@ absl::Status Launch(const SplitArgs& args, cudaStream_t stream) {
 absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSplitArgs(args));
   if (args.num_layers == 0) return absl::OkStatus();
-  if (args.shape.num_gpus <= GpuSet<1>::kMaxGpus) return Launch<1>(args, stream);
-  return Launch<2>(args, stream);
+  const bool shared = SplitScratchBytes(args.tables, args.num_layers) == 0;
+  if (!shared && args.scratch == nullptr) {
+    return absl::InvalidArgumentError("split needs scratch memory, it is null");
+  }
+  switch (NumSetWords(args.tables.num_gpus)) {
+    case 1:
+      Launch<1>(args, shared, stream);
+      break;
+    case 4:
+      Launch<4>(args, shared, stream);
+      break;
+    default:
+      Launch<16>(args, shared, stream);
+  }
+  return ToStatus(cudaGetLastError(), "launch of the split kernel");
 }
 
-absl::Status LoadSplitKernels() { return LoadKernels(&SplitKernel<1>, &SplitKernel<2>); }
+absl::Status LoadSplitKernels() {
+  return LoadKernels(&SplitKernel<1>, &SplitKernel<4>, &SplitKernel<16>);
+}
 
 }  // namespace eplb::cuda

@@ -1,4 +1,4 @@
-// The body of the split of a batch: what a block of the GPU, or a thread of the CPU, does for one
+// The body of the split of a batch: what a warp of the GPU, or a thread of the CPU, does for one
 // layer. It adds up the sources' counts, splits them, and gives one source its part.
 #pragma once
 
@@ -7,22 +7,16 @@
 #include <type_traits>
 
 #include "base/host_device.h"
-#include "cuda/kernels/aligned_access.h"
 #include "placement/split/split_body.h"
 #include "placement/split/split_tables.h"
 
 namespace eplb::cuda {
 
 inline constexpr int32_t kNotRefused = -1;
-inline constexpr int32_t kMaxSplitGpus = GpuSet<2>::kMaxGpus;
-inline constexpr int32_t kSumThreads = 256;  // threads that add up counts
 
 // Pointers are to device memory for LaunchSplit, to host memory for SplitOnHost.
 struct SplitArgs {
-  SplitShape shape;
-  // PackSplitTables of a placement of this shape, aligned to 16 bytes. A launch reads all that it
-  // knows of the placement from here, so a captured graph uses the tables of the time it runs.
-  const std::byte* tables = nullptr;
+  SplitTables tables;       // its three arrays likewise
   int32_t first_layer = 0;  // first layer in `tables`
   int32_t num_layers = 0;   // layers first_layer .. first_layer + num_layers - 1 are split
   // [num_sources, num_layers, num_experts]: the tokens of each source, as an all-gather gives them.
@@ -30,312 +24,116 @@ struct SplitArgs {
   const int64_t* counts = nullptr;
   int32_t num_sources = 1;
   int64_t* quotas = nullptr;   // [num_layers, num_slots], set; -1 in a layer that is refused
-  SplitPeak* peaks = nullptr;  // [num_layers], SplitBound::peak, set; null: not wanted
+  SplitPeak* peaks = nullptr;  // [num_layers], the least maximum, set; null: not wanted
   // [num_layers], set: kNotRefused, the lowest expert with a count below 0 or above
-  // kMaxSplitTokens, or num_experts if the sum is above kMaxSplitTokens.
+  // kMaxSplitTokens, or num_experts where the sum is above kMaxSplitTokens.
   int32_t* refused = nullptr;
   // [num_layers, num_slots], set: of `source` the tokens for each slot, as OwnQuotasByPrefix has
   // them; -1 in a layer that is refused. Null: not wanted.
   int64_t* own = nullptr;
   int32_t source = 0;
+  std::byte* scratch = nullptr;  // SplitScratchBytes of them; none where that is 0
 };
 static_assert(std::is_trivially_copyable_v<SplitArgs>);
 
-// ---- tables of a layer ----
-
-// Unit of a copy of the tables.
-struct alignas(16) TableUnit {
-  std::byte bytes[16];
-};
-
-// First bytes of a layer's tables. They are followed by the speeds of the GPUs, the holders of the
-// parts, and the tables of LayerAt in 16-bit integers.
-struct PackedLayer {
-  SplitLayerTables sizes;  // `begin` is unused
-  SplitMargins margins;
-  int64_t equal_speeds = 1;
-};
-
-using PackedSplitLayer = SplitLayerOf<uint16_t>;
-
-// Each expert has a slot, so the slots beyond these bound the replicas: an expert of n parts takes
-// n - 1 of them.
-EPLB_HOST_DEVICE inline SplitSizes LargestSizes(const SplitShape& shape) {
-  const int32_t spare = shape.num_slots - shape.num_experts;
-  return {.num_gpus = shape.num_gpus,
-          .num_parts = 2 * spare < shape.num_slots ? 2 * spare : shape.num_slots,
-          .num_replicated = spare < shape.num_experts ? spare : shape.num_experts};
+EPLB_HOST_DEVICE inline SplitSizes LargestSizes(const SplitTables& tables) {
+  return {tables.num_gpus, tables.max_parts, tables.max_replicated};
 }
 
-// Integers of the largest layer. An inner expert has two parts or more on GPUs of the outer one.
-EPLB_HOST_DEVICE inline int64_t MaxTableNumbers(const SplitShape& shape) {
-  const SplitSizes sizes = LargestSizes(shape);
-  const int64_t squares = int64_t{sizes.num_replicated} * sizes.num_replicated;
-  const int64_t pairs = int64_t{sizes.num_parts} * shape.max_slots_of_gpu / 2;
-  return 3 * int64_t{shape.num_experts} + sizes.num_replicated + 8 * int64_t{sizes.num_parts} +
-         2 * (pairs < squares ? pairs : squares) + shape.num_gpus + 5 * int64_t{shape.num_slots} +
-         3;
+// Bytes that SplitOneLayer needs: the counts of all sources, then the scratch memory of the split.
+EPLB_HOST_DEVICE inline int64_t ScratchBytesOfLayer(const SplitTables& tables, int32_t num_words) {
+  return static_cast<int64_t>(sizeof(int64_t)) * tables.num_experts +
+         ScratchBytesOf(LargestSizes(tables), num_words);
 }
 
-// The tables of a layer: PackedLayer and what follows it.
-template <int kWords>
-struct LayerTables {
-  PackedLayer* header;
-  int64_t* speeds;          // [G]
-  GpuSet<kWords>* holders;  // by part
-  uint16_t* numbers;        // tables that LayerAt views
-};
-template <int kWords>
-EPLB_HOST_DEVICE LayerTables<kWords> CarveTables(const SplitShape& shape, Carver& carver) {
-  LayerTables<kWords> tables;
-  tables.header = carver.Take<PackedLayer>(1);
-  tables.speeds = carver.Take<int64_t>(shape.num_gpus);
-  tables.holders = carver.Take<GpuSet<kWords>>(LargestSizes(shape).num_parts);
-  tables.numbers = carver.Take<uint16_t>(MaxTableNumbers(shape));
-  carver.Align(alignof(TableUnit));
-  return tables;
-}
-
-template <int kWords>
-EPLB_HOST_DEVICE PackedSplitLayer LayerOf(const SplitShape& shape,
-                                          const LayerTables<kWords>& tables) {
-  PackedSplitLayer layer = LayerAt<uint16_t>(tables.numbers, tables.header->sizes, shape);
-  layer.equal_speeds = tables.header->equal_speeds != 0;
-  layer.speed = tables.speeds;
-  return layer;
-}
-
-// ---- memory of a layer: shared on the GPU ----
-
-struct SplitVerdict {
-  int32_t refused;    // SplitArgs::refused
-  int32_t is_narrow;  // 1: the split has Tokens of 32 bits
-};
-
-template <int kWords>
-struct SplitMemory {
-  std::byte* table_bytes;  // `tables` as bytes
-  int64_t num_table_bytes;
-  LayerTables<kWords> tables;
-  int64_t* sums;       // [E], or [groups, E] until TakeSums adds up the groups of sources
-  int64_t* before;     // the same of sources before SplitArgs::source
-  int64_t* mine;       // [E], tokens of SplitArgs::source
-  std::byte* scratch;  // SplitScratch
-  std::byte* quotas;   // [S], each a Token
-  SplitVerdict* verdict;
-};
-template <int kWords>
-EPLB_HOST_DEVICE SplitMemory<kWords> CarveMemory(const SplitArgs& args, Carver& carver) {
-  const int64_t experts = args.shape.num_experts;
-  const int64_t sums = experts < kSumThreads ? kSumThreads : experts;
-  SplitMemory<kWords> memory;
-  memory.table_bytes = carver.Take<std::byte>(0);
-  memory.tables = CarveTables<kWords>(args.shape, carver);
-  memory.num_table_bytes = carver.taken();
-  memory.sums = carver.Take<int64_t>(sums);
-  memory.before = carver.Take<int64_t>(args.own == nullptr ? 0 : sums);
-  memory.mine = carver.Take<int64_t>(args.own == nullptr ? 0 : experts);
-  memory.scratch = carver.Take<std::byte>(0);
-  (void)CarveScratch<kWords, int64_t>(LargestSizes(args.shape), carver);
-  memory.quotas = carver.Take<std::byte>(int64_t{8} * args.shape.num_slots);
-  memory.verdict = carver.Take<SplitVerdict>(1);
-  return memory;
-}
-
-// ---- before the split, by the threads of a block ----
-
-// Groups of sources that different threads add up.
-EPLB_HOST_DEVICE inline int32_t NumSourceGroups(const SplitArgs& args, int32_t num_threads) {
-  const int32_t groups = num_threads / args.shape.num_experts;
-  if (groups <= 1) return 1;
-  return groups < args.num_sources ? groups : args.num_sources;
-}
-
-// Counts of an expert from several sources.
-struct SourceCounts {
-  const int64_t* counts;  // those that source 0 has
+// One layer's numbers in `args`.
+struct SplitRows {
+  const int64_t* counts;  // counts of source 0; those of the next are `stride` behind
   int64_t stride;
-
-  // Adds up the sources begin..end-1. Sets bits of `high` for a count that no split accepts.
-  EPLB_HOST_DEVICE uint64_t Sum(int32_t begin, int32_t end, uint64_t& high) const {
-    constexpr int32_t kLoads = 16;  // under way at once
-    const int64_t* next = counts + begin * stride;
-    uint64_t sum = 0;
-    EPLB_ROLLED
-    for (int32_t left = end - begin; left > 0; left -= kLoads) {
-      uint64_t loaded[kLoads];
-      EPLB_UNROLL
-      for (int32_t i = 0; i < kLoads; ++i) {
-        loaded[i] = i < left ? static_cast<uint64_t>(*next) : uint64_t{0};
-        next += i < left ? stride : 0;
-      }
-      EPLB_UNROLL
-      for (int32_t i = 0; i < kLoads; ++i) {
-        sum += loaded[i];
-        high |= loaded[i] & ~(2 * static_cast<uint64_t>(kMaxSplitTokens) - 1);
-      }
-    }
-    return sum;
-  }
+  int64_t* quotas;
+  int64_t* own;  // null: not wanted
 };
 
-// index: of the layer, 0..num_layers-1. A sum of -1 has a count that no split accepts.
-template <int kWords>
-EPLB_HOST_DEVICE void SumSources(const SplitArgs& args, int32_t index,
-                                 const SplitMemory<kWords>& memory, int32_t thread,
-                                 int32_t num_threads) {
-  const int32_t num_experts = args.shape.num_experts;
-  const int32_t groups = NumSourceGroups(args, num_threads);
-  const int32_t each = (args.num_sources + groups - 1) / groups;
-  EPLB_ROLLED
-  for (int32_t i = thread; i < groups * num_experts; i += num_threads) {
-    const int32_t group = i / num_experts;
-    const int32_t expert = i - group * num_experts;
-    const SourceCounts sources{args.counts + int64_t{index} * num_experts + expert,
-                               int64_t{args.num_layers} * num_experts};
-    const int32_t begin = group * each;
-    const int32_t end = begin + each < args.num_sources ? begin + each : args.num_sources;
-    // The sources before args.source are added up by themselves.
-    const int32_t middle = args.source < begin ? begin : args.source < end ? args.source : end;
-    uint64_t high = 0;
-    const uint64_t before = sources.Sum(begin, middle, high);
-    const uint64_t sum = before + sources.Sum(middle, end, high);
-    memory.sums[i] = high == 0 ? static_cast<int64_t>(sum) : -1;
-    if (args.own == nullptr) continue;
-    memory.before[i] = static_cast<int64_t>(before);
-    if (group == 0) memory.mine[expert] = sources.counts[args.source * sources.stride];
-  }
+EPLB_HOST_DEVICE inline SplitRows RowsOfLayer(const SplitArgs& args, int32_t index) {
+  const int64_t first_slot = int64_t{index} * args.tables.num_slots;
+  return {.counts = args.counts + int64_t{index} * args.tables.num_experts,
+          .stride = int64_t{args.num_layers} * args.tables.num_experts,
+          .quotas = args.quotas + first_slot,
+          .own = args.own == nullptr ? nullptr : args.own + first_slot};
 }
 
-// ---- the split, by a team ----
-
-template <int kWords, class Team>
-EPLB_HOST_DEVICE SplitVerdict TakeSums(const SplitArgs& args, const SplitMemory<kWords>& memory,
-                                       int32_t groups, const Team& team) {
-  const int32_t num_experts = args.shape.num_experts;
+// Writes the sums of the sources to `sums`; returns as SplitArgs::refused.
+template <class Team>
+EPLB_HOST_DEVICE int32_t SumSources(const SplitArgs& args, const SplitRows& rows, int64_t* sums,
+                                    const Team& team) {
+  const int32_t num_experts = args.tables.num_experts;
+  int64_t refused = 0;  // num_experts - expert, so that the lowest is the largest
   int64_t all = 0;
-  int32_t refused = 0;  // num_experts - expert, so that the lowest is the largest
   team.ForEach(num_experts, [&](int32_t expert) {
-    int64_t sum = memory.sums[expert];
-    bool fits = sum >= 0;
-    EPLB_ROLLED
-    for (int32_t i = num_experts + expert; i < groups * num_experts; i += num_experts) {
-      fits = fits && memory.sums[i] >= 0;
-      sum += memory.sums[i];
-      if (args.own != nullptr) memory.before[expert] += memory.before[i];
+    int64_t sum = 0;
+    bool fits = true;
+    for (int32_t source = 0; source < args.num_sources; ++source) {
+      const int64_t count = rows.counts[source * rows.stride + expert];
+      fits = fits && count >= 0 && count <= kMaxSplitTokens - sum;
+      if (fits) sum += count;
     }
-    memory.sums[expert] = sum;
-    if (fits && sum <= kMaxSplitTokens) {
-      all += sum;
-    } else if (refused < num_experts - expert) {
-      refused = num_experts - expert;
-    }
+    sums[expert] = sum;
+    all += sum;
+    if (!fits && num_experts - expert > refused) refused = num_experts - expert;
   });
-  const bool is_large = refused > 0 || all > kMaxNarrowTokens;
-  if (team.Max(is_large ? 1 : 0) == 0) {
-    const bool narrow = team.Sum(static_cast<int32_t>(all)) <= kMaxNarrowTokens &&
-                        memory.tables.header->equal_speeds != 0;
-    return {kNotRefused, team.Max(narrow ? 1 : 0)};
-  }
   refused = team.Max(refused);
-  if (refused > 0) return {num_experts - refused, 0};
-  return {team.Sum(all) > kMaxSplitTokens ? num_experts : kNotRefused, 0};
+  if (refused > 0) return static_cast<int32_t>(num_experts - refused);
+  return team.Sum(all) > kMaxSplitTokens ? num_experts : kNotRefused;
 }
 
-template <int kWords, class Token, class Team>
-EPLB_HOST_DEVICE SplitPeak SolveAs(const SplitArgs& args, const SplitMemory<kWords>& memory,
-                                   const Team& team) {
-  Carver carver(memory.scratch);
-  const auto scratch = CarveScratch<kWords, Token>(LargestSizes(args.shape), carver);
-  const PackedSplitLayer layer = LayerOf(args.shape, memory.tables);
-  SplitBody<kWords, Token, PackedSplitLayer, Team> body(layer, memory.tables.holders, scratch,
-                                                        team);
-  return body.Solve(memory.sums, memory.tables.header->margins).peak;
-}
-
-template <int kWords, class Team>
-EPLB_HOST_DEVICE void SolveLayer(const SplitArgs& args, int32_t index,
-                                 const SplitMemory<kWords>& memory, int32_t groups,
-                                 const Team& team) {
-  const SplitVerdict verdict = TakeSums(args, memory, groups, team);
-  SplitPeak peak;
-  if (verdict.is_narrow != 0) {
-    peak = SolveAs<kWords, int32_t>(args, memory, team);
-  } else if (verdict.refused == kNotRefused) {
-    peak = SolveAs<kWords, int64_t>(args, memory, team);
-  }
-  if (!team.leader()) return;
-  *memory.verdict = verdict;
-  args.refused[index] = verdict.refused;
-  if (args.peaks != nullptr) args.peaks[index] = peak;
-}
-
-// ---- after the split, by the threads of a block ----
-
-// An expert's tokens, ordered by source, fill its slots in the order of replica rank. own: [S], of
-// the layer.
-template <int kWords, class Token, class Block>
-EPLB_HOST_DEVICE void WriteOwn(const SplitArgs& args, const SplitMemory<kWords>& memory,
-                               const PackedSplitLayer& layer, const Token* quotas, int64_t* own,
-                               const Block& block) {
-  EPLB_ROLLED
-  for (int32_t i = block.thread; i < layer.num_shared; i += block.num_threads) {
-    if (layer.shared_among[i] == 0) own[layer.shared_slot[i]] = 0;
-  }
-  EPLB_ROLLED
-  for (int32_t expert = block.thread; expert < args.shape.num_experts;
-       expert += block.num_threads) {
-    auto before = static_cast<Token>(memory.before[expert]);
-    auto left = static_cast<Token>(memory.mine[expert]);
-    EPLB_ROLLED
+// An expert's tokens, ordered by source, fill its slots in the order of replica rank.
+template <class Team>
+EPLB_HOST_DEVICE void WriteOwn(const SplitArgs& args, const SplitLayer& layer,
+                               const SplitRows& rows, const Team& team) {
+  team.ForEach(layer.num_slots, [&](int32_t slot) { rows.own[slot] = 0; });
+  team.ForEach(args.tables.num_experts, [&](int32_t expert) {
+    int64_t before = 0;
+    for (int32_t source = 0; source < args.source; ++source) {
+      before += rows.counts[source * rows.stride + expert];
+    }
+    int64_t left = rows.counts[args.source * rows.stride + expert];
     for (int32_t i = layer.first_slot[expert]; i < layer.first_slot[expert + 1]; ++i) {
       const int32_t slot = layer.replica_slot[i];
-      const Token quota = quotas[slot];
-      const Token skipped = before < quota ? before : quota;
-      const Token taken = left < quota - skipped ? left : quota - skipped;
+      const int64_t quota = rows.quotas[slot];
+      const int64_t skipped = before < quota ? before : quota;
+      const int64_t taken = left < quota - skipped ? left : quota - skipped;
       before -= skipped;
       left -= taken;
-      own[slot] = taken;
+      rows.own[slot] = taken;
     }
-  }
+  });
 }
 
-template <int kWords, class Token, class Block>
-EPLB_HOST_DEVICE void WriteAs(const SplitArgs& args, int64_t* quotas, int64_t* own,
-                              const SplitMemory<kWords>& memory, const Block& block) {
-  const PackedSplitLayer layer = LayerOf(args.shape, memory.tables);
-  Carver carver(memory.scratch);
-  const auto scratch = CarveScratch<kWords, Token>(LargestSizes(args.shape), carver);
-  auto* const shared = reinterpret_cast<Token*>(memory.quotas);
-  WriteQuotas(layer, memory.sums, scratch.part_tokens, shared, block.thread, block.num_threads);
-  block.Sync();
-  ShareQuotas(layer, shared, block.thread, block.num_threads);
-  block.Sync();
-  EPLB_ROLLED
-  for (int32_t slot = block.thread; slot < layer.num_slots; slot += block.num_threads) {
-    quotas[slot] = shared[slot];
+// index: of the layer, 0..num_layers-1. memory: ScratchBytesOfLayer, aligned to 8 bytes.
+template <int kWords, class Team>
+EPLB_HOST_DEVICE void SplitOneLayer(const SplitArgs& args, int32_t index, std::byte* memory,
+                                    const Team& team) {
+  const SplitLayer layer = args.tables.Layer(args.first_layer + index);
+  const SplitRows rows = RowsOfLayer(args, index);
+  auto* const sums = reinterpret_cast<int64_t*>(memory);
+  const int32_t refused = SumSources(args, rows, sums, team);
+  if (team.leader()) args.refused[index] = refused;
+  if (refused != kNotRefused) {
+    team.ForEach(layer.num_slots, [&](int32_t slot) {
+      rows.quotas[slot] = -1;
+      if (rows.own != nullptr) rows.own[slot] = -1;
+    });
+    if (team.leader() && args.peaks != nullptr) args.peaks[index] = SplitPeak{};
+    return;
   }
-  if (own != nullptr) WriteOwn(args, memory, layer, shared, own, block);
-}
-
-// Block: thread, num_threads, and Sync, a barrier of all threads.
-template <int kWords, class Block>
-EPLB_HOST_DEVICE void WriteLayer(const SplitArgs& args, int32_t index,
-                                 const SplitMemory<kWords>& memory, const Block& block) {
-  const int32_t num_slots = args.shape.num_slots;
-  int64_t* const quotas = args.quotas + int64_t{index} * num_slots;
-  int64_t* const own = args.own == nullptr ? nullptr : args.own + int64_t{index} * num_slots;
-  if (memory.verdict->is_narrow != 0) {
-    WriteAs<kWords, int32_t>(args, quotas, own, memory, block);
-  } else if (memory.verdict->refused == kNotRefused) {
-    WriteAs<kWords, int64_t>(args, quotas, own, memory, block);
-  } else {
-    EPLB_ROLLED
-    for (int32_t slot = block.thread; slot < num_slots; slot += block.num_threads) {
-      quotas[slot] = -1;
-      if (own != nullptr) own[slot] = -1;
-    }
-  }
+  const SplitScratch<kWords> scratch = CarveScratch<kWords>(
+      LargestSizes(args.tables), memory + sizeof(int64_t) * args.tables.num_experts);
+  SplitBody<kWords, Team> body(layer, scratch, team);
+  body.FindHolders();
+  const LeastPeak<kWords> least = body.Solve(sums, args.tables.slack);
+  body.WriteQuotas(rows.quotas);
+  if (team.leader() && args.peaks != nullptr) args.peaks[index] = least.peak;
+  if (rows.own != nullptr) WriteOwn(args, layer, rows, team);
 }
 
 }  // namespace eplb::cuda

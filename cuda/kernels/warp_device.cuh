@@ -12,23 +12,10 @@ struct Warp {
 
   __device__ static int32_t lane() { return static_cast<int32_t>(threadIdx.x % 32); }
   __device__ static void Sync() { __syncwarp(); }
-  __device__ static int32_t Shuffle(int32_t value, int32_t lane) {
-    return __shfl_sync(kAll, value, lane);
-  }
-  __device__ static int64_t Shuffle(int64_t value, int32_t lane) {
-    return __shfl_sync(kAll, static_cast<long long>(value), lane);
-  }
-  __device__ static int64_t ShuffleXor(int64_t value, int32_t distance) {
-    return __shfl_xor_sync(kAll, static_cast<long long>(value), distance);
+  __device__ static uint64_t ShuffleXor(uint64_t value, int32_t distance) {
+    return __shfl_xor_sync(kAll, static_cast<unsigned long long>(value), distance);
   }
   __device__ static uint32_t Ballot(bool test) { return __ballot_sync(kAll, test); }
-  __device__ static int32_t LowestBit(uint32_t bits) {
-    return __ffs(static_cast<int32_t>(bits)) - 1;
-  }
-  __device__ static int32_t Sum(int32_t value) { return __reduce_add_sync(kAll, value); }
-  __device__ static int32_t Max(int32_t value) { return __reduce_max_sync(kAll, value); }
-  __device__ static uint32_t Or(uint32_t value) { return __reduce_or_sync(kAll, value); }
-  __device__ static void AddTo(int32_t& sum, int32_t value) { atomicAdd(&sum, value); }
   __device__ static void AddTo(int64_t& sum, int64_t value) {
     // Two's complement: adding to the bits as unsigned adds to the int64.
     atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(value));

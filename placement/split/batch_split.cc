@@ -41,7 +41,7 @@ absl::StatusOr<SplitBound> BatchSplitter::Split(LayerId layer, std::span<const i
   EPLB_RETURN_IF_ERROR(Check(layer, counts, quotas));
   SplitBound bound;
   bound.peak = solvers_[AsIndex(layer.value)]->Solve(
-      counts.data(), graph_.margins(), {.quotas = quotas.data(), .tight_gpus = &bound.tight_gpus});
+      counts.data(), graph_.slack(), {.quotas = quotas.data(), .tight_gpus = &bound.tight_gpus});
   return bound;
 }
 

@@ -28,10 +28,9 @@ class SplitSolver {
     int64_t* quotas = nullptr;                   // [S]
     std::vector<int32_t>* tight_gpus = nullptr;  // see SplitBound
   };
-  // Returns the maximum for counts [E], each >= 0 and at most kMaxSplitTokens in sum.
-  // Costs less without quotas, and has no margins then.
-  virtual SplitPeak Solve(const int64_t* counts, const SplitMargins& margins,
-                          const Answer& answer) = 0;
+  // Returns the least maximum for counts [E], each >= 0 and at most kMaxSplitTokens in sum. `slack`
+  // is in kSplitSlackUnit. Costs less without quotas.
+  virtual SplitPeak Solve(const int64_t* counts, int64_t slack, const Answer& answer) = 0;
 };
 
 }  // namespace eplb

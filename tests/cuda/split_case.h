@@ -33,14 +33,9 @@ struct SplitResults {
 class SplitCase {
  public:
   SplitCase(eplb::Random& random, const Topology& topology)
-      : SplitCase(random, eplb::RandomPlacement(random, topology), /*may_add_gpus=*/true) {}
-  // May put unusable GPUs between those of the placement.
-  SplitCase(eplb::Random& random, const Placement& placement, bool may_add_gpus = false)
-      : placement_(placement),
-        graph_(MakeGraph(random, may_add_gpus)),
-        tables_(Packed(graph_.Tables())),
-        num_sources_(placement.topology().num_gpus()) {
-    const Topology& topology = placement_.topology();
+      : placement_(eplb::RandomPlacement(random, topology)),
+        graph_(MakeGraph(random)),
+        num_sources_(topology.num_gpus()) {
     const auto num_experts = static_cast<size_t>(topology.num_experts());
     counts_.resize(static_cast<size_t>(num_sources_) * static_cast<size_t>(num_layers()) *
                    num_experts);
@@ -63,12 +58,9 @@ class SplitCase {
   std::vector<int64_t>& counts() { return counts_; }
   const std::vector<int64_t>& counts() const { return counts_; }
 
-  const std::vector<TableUnit>& tables() const { return tables_; }
-
   // Arguments for all layers, for the last source.
   SplitArgs ArgsFor(SplitResults& results) const {
-    return {.shape = graph_.Tables().shape,
-            .tables = reinterpret_cast<const std::byte*>(tables_.data()),
+    return {.tables = graph_.Tables(),
             .num_layers = num_layers(),
             .counts = counts_.data(),
             .num_sources = num_sources_,
@@ -110,24 +102,11 @@ class SplitCase {
   }
 
  private:
-  SplitGraph MakeGraph(eplb::Random& random, bool may_add_gpus) {
-    const int32_t num_gpus = placement_.topology().num_gpus();
-    eplb::RandomGpus gpus = eplb::WithRandomSpeeds(random, placement_);
-    while (!may_add_gpus && gpus.placement.topology().num_gpus() > num_gpus) {
-      gpus = eplb::WithRandomSpeeds(random, placement_);
-    }
-    placement_ = gpus.placement;
+  SplitGraph MakeGraph(eplb::Random& random) {
+    auto [placement, speeds] = eplb::WithRandomSpeeds(random, placement_);
+    placement_ = placement;
     const double slack = eplb::Pick(random, 0, 1) == 0 ? 0.01 : 0;
-    const double tolerance = eplb::Pick(random, 0, 2) == 0 ? 0.02 : 0;
-    return *SplitGraph::Make(placement_,
-                             {.speeds = &gpus.speeds, .slack = slack, .tolerance = tolerance});
-  }
-
-  static std::vector<TableUnit> Packed(const SplitTables& tables) {
-    std::vector<TableUnit> units(static_cast<size_t>(SplitTableBytes(tables.shape)) /
-                                 sizeof(TableUnit));
-    EXPECT_TRUE(PackSplitTables(tables, std::as_writable_bytes(std::span(units))).ok());
-    return units;
+    return *SplitGraph::Make(placement_, {.speeds = &speeds, .slack = slack});
   }
 
   size_t Row(size_t source, size_t layer) const {
@@ -137,7 +116,6 @@ class SplitCase {
 
   Placement placement_;
   SplitGraph graph_;
-  std::vector<TableUnit> tables_;
   int32_t num_sources_;
   std::vector<int64_t> counts_;  // [num_sources, num_layers, num_experts]
 };

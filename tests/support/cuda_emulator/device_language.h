@@ -117,42 +117,15 @@ T __shfl_xor_sync(unsigned mask, T value, int distance, int width = 32) {
                                         value, source, width);
 }
 template <class T>
-T __shfl_sync(unsigned mask, T value, int source, int width = 32) {
-  const int first = ::eplb::cuda_emulator::CurrentLane() / width * width;
-  return ::eplb::cuda_emulator::Shuffle(::eplb::cuda_emulator::WarpOperation::kShuffle, mask, value,
-                                        first + source % width, width);
-}
-template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
   return static_cast<unsigned>(
       ::eplb::cuda_emulator::RunWarpCall({.operation = ::eplb::cuda_emulator::WarpOperation::kMatch,
                                           .mask = mask,
                                           .value = ::eplb::cuda_emulator::BitsOf(value)}));
 }
-
-namespace eplb::cuda_emulator {
-
-inline unsigned Combined(WarpOperation operation, unsigned mask, unsigned value) {
-  return static_cast<unsigned>(RunWarpCall({.operation = operation, .mask = mask, .value = value}));
-}
-
-}  // namespace eplb::cuda_emulator
-
 inline unsigned __ballot_sync(unsigned mask, int test) {
-  return ::eplb::cuda_emulator::Combined(::eplb::cuda_emulator::WarpOperation::kBallot, mask,
-                                         test != 0 ? 1 : 0);
-}
-inline int __reduce_add_sync(unsigned mask, int value) {
-  return static_cast<int>(::eplb::cuda_emulator::Combined(
-      ::eplb::cuda_emulator::WarpOperation::kReduceAdd, mask, static_cast<unsigned>(value)));
-}
-inline int __reduce_max_sync(unsigned mask, int value) {
-  return static_cast<int>(::eplb::cuda_emulator::Combined(
-      ::eplb::cuda_emulator::WarpOperation::kReduceMax, mask, static_cast<unsigned>(value)));
-}
-inline unsigned __reduce_or_sync(unsigned mask, unsigned value) {
-  return ::eplb::cuda_emulator::Combined(::eplb::cuda_emulator::WarpOperation::kReduceOr, mask,
-                                         value);
+  const unsigned same = __match_any_sync(mask, test != 0 ? 1 : 0);
+  return test != 0 ? same : mask & ~same;
 }
 
 // ---- atomics, loads and stores with a hint, arithmetic ----
@@ -183,6 +156,3 @@ void __stcs(T* address, const std::type_identity_t<T>& value) {
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
-inline int __ffs(int bits) {
-  return bits == 0 ? 0 : 1 + std::countr_zero(static_cast<unsigned>(bits));
-}

@@ -1,9 +1,7 @@
 // A launch of a translated kernel, and the runtime's template that takes a kernel.
 #pragma once
 
-#include <cstddef>
 #include <functional>
-#include <map>
 #include <type_traits>
 
 #include <cuda_runtime_api.h>
@@ -15,20 +13,12 @@ namespace eplb::cuda_emulator {
 // Runs, or adds to what the stream captures. An error is the runtime's, as of CUDA.
 void Launch(const char* kernel, const LaunchShape& shape, std::function<void()> body);
 
-// Dynamic shared memory that a kernel may have: the default, or its attribute.
-inline size_t& MostSharedBytes(void (*kernel)()) {
-  static auto* const bytes = new std::map<void (*)(), size_t>();
-  return bytes->try_emplace(kernel, kSharedBytes).first->second;
-}
-
 // Translation of `kernel<<<grid, block, shared, stream>>>`, without the arguments.
 template <class... Parameters>
 class Launcher {
  public:
   Launcher(const char* name, void (*kernel)(Parameters...), const LaunchShape& shape)
-      : name_(name), kernel_(kernel), shape_(shape) {
-    shape_.most_shared_bytes = MostSharedBytes(reinterpret_cast<void (*)()>(kernel));
-  }
+      : name_(name), kernel_(kernel), shape_(shape) {}
 
   void operator()(std::type_identity_t<Parameters>... arguments) const {
     Launch(name_, shape_, [kernel = kernel_, arguments...] { kernel(arguments...); });
@@ -46,16 +36,5 @@ template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* /*kernel*/) {
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
-  return cudaSuccess;
-}
-
-template <class Kernel>
-cudaError_t cudaFuncSetAttribute(Kernel* kernel, cudaFuncAttribute attribute, int value) {
-  if (attribute != cudaFuncAttributeMaxDynamicSharedMemorySize || value < 0 ||
-      static_cast<size_t>(value) > ::eplb::cuda_emulator::kMostSharedBytes) {
-    return cudaErrorInvalidValue;
-  }
-  ::eplb::cuda_emulator::MostSharedBytes(reinterpret_cast<void (*)()>(kernel)) =
-      static_cast<size_t>(value);
   return cudaSuccess;
 }

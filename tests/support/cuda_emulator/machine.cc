@@ -28,7 +28,6 @@ constexpr int kMaxThreads = 1024;  // threads of a block
 constexpr int kMaxBlocks = 2;      // blocks that run at once
 constexpr int kMaxWarps = kMaxBlocks * kMaxThreads / kWarpLanes;
 static_assert(kMaxWarps == 64, "a bit of a word each");
-constexpr size_t kAllocatedBytes = (kMostSharedBytes + kPage - 1) / kPage * kPage;
 constexpr uint64_t kUndefined = 0xDEADBEEFDEADBEEF;  // result of a shuffle from an absent lane
 
 struct Block;
@@ -55,7 +54,7 @@ struct Block {
   int32_t num_alive = 0;
   int32_t num_waiting = 0;      // at the barrier
   BarrierPlace where;           // the barrier
-  std::byte* shared = nullptr;  // kAllocatedBytes, a page without access behind
+  std::byte* shared = nullptr;  // kSharedBytes, a page without access behind
   size_t static_bytes = 0;
   std::map<const void*, std::byte*> statics;
 };
@@ -188,27 +187,6 @@ std::string WhyStuck(const Block& block) {
                       " have ended");
 }
 
-// The 32-bit result of an operation that combines the values of all lanes.
-uint64_t Combine(WarpOperation operation, int32_t warp, uint32_t lanes) {
-  uint32_t result = 0;
-  bool is_first = true;
-  for (uint32_t left = lanes; left != 0; left &= left - 1) {
-    const int lane = std::countr_zero(left);
-    const auto value = static_cast<uint32_t>(ThreadAt(warp, lane).call.value);
-    if (operation == WarpOperation::kBallot) {
-      result |= static_cast<uint32_t>(value != 0) << lane;
-    } else if (operation == WarpOperation::kReduceAdd) {
-      result += value;
-    } else if (operation == WarpOperation::kReduceOr) {
-      result |= value;
-    } else if (is_first || static_cast<int32_t>(value) > static_cast<int32_t>(result)) {
-      result = value;
-    }
-    is_first = false;
-  }
-  return result;
-}
-
 // The call of a warp whose lanes have all come, and their results.
 void CompleteWarpCall(int32_t warp, uint32_t lanes) {
   for (uint32_t left = lanes; left != 0; left &= left - 1) {
@@ -221,8 +199,6 @@ void CompleteWarpCall(int32_t warp, uint32_t lanes) {
         if (ThreadAt(warp, lane).call.value == call.value) same |= uint32_t{1} << lane;
       }
       thread.result = same;
-    } else if (call.operation >= WarpOperation::kBallot) {
-      thread.result = Combine(call.operation, warp, lanes);
     } else if (call.operation != WarpOperation::kSync) {
       const bool is_there = (lanes >> call.source & 1) != 0;
       thread.result = is_there ? ThreadAt(warp, call.source).call.value : kUndefined;
@@ -306,13 +282,13 @@ void DrawOrder() {
 
 void ClearShared(Block& block) {
   if (block.shared == nullptr) {
-    void* const memory = mmap(nullptr, kAllocatedBytes + kPage, PROT_READ | PROT_WRITE,
+    void* const memory = mmap(nullptr, kSharedBytes + kPage, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) std::abort();
     block.shared = static_cast<std::byte*>(memory);
-    if (mprotect(block.shared + kAllocatedBytes, kPage, PROT_NONE) != 0) std::abort();
+    if (mprotect(block.shared + kSharedBytes, kPage, PROT_NONE) != 0) std::abort();
   }
-  std::memset(block.shared, kUnwritten, kAllocatedBytes);
+  std::memset(block.shared, kUnwritten, kSharedBytes);
   block.static_bytes = 0;
   block.statics.clear();
 }
@@ -411,9 +387,9 @@ std::string WhyNoLaunch(const LaunchShape& shape) {
     return absl::StrCat("a grid of ", grid.x, " x ", grid.y, " x ", grid.z,
                         " blocks, expected 1.. and at most 2^31 - 1, 65535 and 65535");
   }
-  if (shape.shared_bytes > shape.most_shared_bytes) {
+  if (shape.shared_bytes > kSharedBytes) {
     return absl::StrCat(shape.shared_bytes, " bytes of shared memory, expected at most ",
-                        shape.most_shared_bytes);
+                        kSharedBytes);
   }
   return "";
 }
@@ -517,7 +493,7 @@ void CheckAccess(const void* address, size_t size, size_t alignment) {
   const Thread& thread = *Self().current;
   const auto* const at = static_cast<const std::byte*>(address);
   const std::byte* const shared = thread.block->shared;
-  if (at >= shared && at + size <= shared + kAllocatedBytes) return;
+  if (at >= shared && at + size <= shared + kSharedBytes) return;
   if (!thread.fiber.Has(address)) Fail("an access to memory of the host");
 }
 
@@ -529,7 +505,7 @@ void CheckLaunchBounds(int32_t most_threads) {
 
 std::byte* DynamicSharedMemory() {
   const size_t size = (Self().shape->shared_bytes + 15) / 16 * 16;
-  return Self().current->block->shared + kAllocatedBytes - size;
+  return Self().current->block->shared + kSharedBytes - size;
 }
 
 std::byte* StaticSharedMemory(const void* key, size_t size, size_t alignment) {
@@ -539,10 +515,9 @@ std::byte* StaticSharedMemory(const void* key, size_t size, size_t alignment) {
     block.static_bytes = (block.static_bytes + alignment - 1) / alignment * alignment;
     memory = block.shared + block.static_bytes;
     block.static_bytes += size;
-    const size_t most = Self().shape->most_shared_bytes;
-    if (block.static_bytes + Self().shape->shared_bytes > most) {
+    if (block.static_bytes + Self().shape->shared_bytes > kSharedBytes) {
       Fail(absl::StrCat("the block needs ", block.static_bytes + Self().shape->shared_bytes,
-                        " bytes of shared memory, it has ", most));
+                        " bytes of shared memory, it has ", kSharedBytes));
     }
   }
   return memory;

@@ -11,8 +11,7 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes = size_t{48} * 1024;      // a block has them on every device
-inline constexpr size_t kMostSharedBytes = size_t{99} * 1024;  // if the kernel's attribute asks
+inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // default of a block on every device
 inline constexpr int kWarpLanes = 32;
 
 struct LaunchShape {
@@ -23,7 +22,6 @@ struct LaunchShape {
   dim3 block;
   size_t shared_bytes;
   cudaStream_t stream;
-  size_t most_shared_bytes = kSharedBytes;
 };
 
 // Returns why CUDA would not launch the shape; "" if it would.
@@ -50,12 +48,7 @@ enum class WarpOperation : uint8_t {
   kSync,
   kShuffleDown,
   kShuffleXor,
-  kShuffle,
-  kMatch,   // gives the lanes with this lane's value
-  kBallot,  // gives the lanes whose value is not 0
-  kReduceAdd,
-  kReduceMax,  // numbers are signed
-  kReduceOr,
+  kMatch,  // gives the lanes with this lane's value
 };
 struct WarpCall {
   WarpOperation operation = WarpOperation::kNone;

@@ -53,7 +53,7 @@ BARRIERS = [
            "      if (thread < distance) AddLane(lanes, thread, distance);\n      __syncthreads();\n",
            "      if (thread < distance) {\n        AddLane(lanes, thread, distance);\n        __syncthreads();\n      }\n", SQUARE),
     Mutant("split_lanes_run_ahead", "cuda/split.cu", "cuda/kernels/lane_team.h",
-           "i < count; i += kLanes) work(i);\n    Machine::Sync();\n", "i < count; i += kLanes) work(i);\n", SPLIT),
+           "i < count; i += kLanes) work(i);\n    machine_.Sync();\n", "i < count; i += kLanes) work(i);\n", SPLIT),
     Mutant("quota_adds_up_limits_before_all_are_loaded", "cuda/quota_route.cu", "cuda/quota_route.cu",
            "  table.Load(args);\n  __syncthreads();\n", "  table.Load(args);\n", QUOTA),
     Mutant("quota_adds_up_warps_before_all_have_counted", "cuda/quota_route.cu", "cuda/quota_route.cu",
