@@ -6,6 +6,8 @@
 #include <memory>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
@@ -14,11 +16,10 @@
 namespace eplb {
 namespace {
 
-// Bytes of an unpacked member. Deflate shrinks zeros a thousand times, so the claim is checked
-// before memory is taken, and the memory grows with the bytes that are really there.
-constexpr int64_t kMaxMemberBytes = int64_t{1} << 28;
-constexpr uint64_t kMaxInflatedBytes = uint64_t{1}
-                                       << 29;  // all members of a file have at most these
+// Unpacked bytes of all members. Deflate shrinks zeros a thousand times, and members may share
+// bytes of the file. So claims are checked before memory is taken, which grows with the bytes that
+// come.
+constexpr uint64_t kMaxInflatedBytes = uint64_t{1} << 28;
 
 struct Discard {
   void operator()(zip_t* archive) const { zip_discard(archive); }
@@ -85,9 +86,6 @@ absl::StatusOr<Archive> Open(std::string_view bytes) {
 }
 
 absl::StatusOr<std::string> ReadMember(zip_t* archive, const zip_stat_t& info) {
-  if (info.size > static_cast<zip_uint64_t>(kMaxMemberBytes)) {
-    return InvalidInput("claims ", info.size, " bytes, at most ", kMaxMemberBytes, " are read");
-  }
   const MemberFile file(zip_fopen_index(archive, info.index, 0));
   if (file == nullptr) return InvalidInput(zip_strerror(archive));
   std::string bytes;
@@ -130,8 +128,9 @@ absl::StatusOr<ZipMembers> ReadZip(std::string_view bytes, const ZipLimits& limi
     if (limits.stored_only && info.comp_method != ZIP_CM_STORE) {
       return InMember(info.name, "is compressed, expected stored bytes");
     }
-    if (info.size > left) {  // several members may name the same bytes of the file
-      return InMember(info.name, "has more bytes than the members of this file may have in all");
+    if (info.size > left) {
+      return InMember(info.name,
+                      absl::StrCat("claims ", info.size, " bytes, at most ", left, " are read"));
     }
     left -= info.size;
     absl::StatusOr<std::string> content = ReadMember(archive.get(), info);
