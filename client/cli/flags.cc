@@ -65,19 +65,24 @@ struct NumberOf<std::optional<Number>> {
   using type = Number;
 };
 
-// A flag whose value `parse` reads; `expected` is in the message about any other text.
+// How a number with a unit is read; `expected` is in the message about any other text.
+template <class Number>
+struct Quantity {
+  std::optional<Number> (*parse)(std::string_view);
+  const char* expected;
+};
+
 template <class Value, class Number>
 Flags& AddQuantity(Flags& flags, const char* name, const char* type, Value& value,
-                   const std::string& help, std::optional<Number> (*parse)(std::string_view),
-                   const char* expected) {
-  const auto store = [&value, parse](const std::string& text) {
-    const std::optional<Number> number = parse(text);
+                   const std::string& help, const Quantity<Number>& of) {
+  const auto store = [&value, of](const std::string& text) {
+    const std::optional<Number> number = of.parse(text);
     if (number) value = *number;
     return true;
   };
-  return flags.Value(name, type, store, help).Check([parse, expected](const std::string& text) {
-    if (text.empty() || parse(text)) return std::string();
-    return absl::StrCat("\"", text, "\" is not ", expected);
+  return flags.Value(name, type, store, help).Check([of](const std::string& text) {
+    if (text.empty() || of.parse(text)) return std::string();
+    return absl::StrCat("\"", text, "\" is not ", of.expected);
   });
 }
 
@@ -124,7 +129,7 @@ template Flags& AddInteger(Flags&, const char*, const char*, std::optional<int64
 
 template <class Value>
 Flags& AddBytes(Flags& flags, const char* name, Value& value, const std::string& help) {
-  return AddQuantity(flags, name, "B", value, help, &ParseBytes, kBytesExpected);
+  return AddQuantity(flags, name, "B", value, help, Quantity{&ParseBytes, kBytesExpected});
 }
 
 template Flags& AddBytes(Flags&, const char*, int64_t&, const std::string&);
@@ -132,7 +137,7 @@ template Flags& AddBytes(Flags&, const char*, std::optional<int64_t>&, const std
 
 template <class Value>
 Flags& AddFraction(Flags& flags, const char* name, Value& value, const std::string& help) {
-  return AddQuantity(flags, name, "X", value, help, &ParseFraction, kFractionExpected);
+  return AddQuantity(flags, name, "X", value, help, Quantity{&ParseFraction, kFractionExpected});
 }
 
 template Flags& AddFraction(Flags&, const char*, double&, const std::string&);
@@ -208,9 +213,10 @@ void AddCostOptions(Flags& flags, CostOptions& options) {
       "--link-gbps", "INTRA,INTER", options.link_gbps,
       "Bandwidth of a GPU inside a node and between nodes, in GB/s or with a unit, 400Gb/s [" +
           options.link_gbps + "]");
-  AddQuantity(flags, "--token-ns", "T", options.token_ns,
-              "Time of a token on the fullest GPU [176ns, with --training 528ns]", &ParseTokenTime,
-              "a time such as 176ns or 0.2us, or a number of nanoseconds");
+  AddQuantity(
+      flags, "--token-ns", "T", options.token_ns,
+      "Time of a token on the fullest GPU [176ns, with --training 528ns]",
+      Quantity{&ParseTokenTime, "a time such as 176ns or 0.2us, or a number of nanoseconds"});
   flags.Switch("--training", options.training,
                "Price replicas: a broadcast of weights and a sum of gradients in each step");
   AddBytes(flags, "--weight-bytes", options.weight_bytes,

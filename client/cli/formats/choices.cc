@@ -169,6 +169,7 @@ absl::StatusOr<LoadFile> ReadRouterTraces(const std::string& path,
   }
   const std::set<int32_t> ranks = RanksIn(path);
   std::vector<std::string> files;
+  files.reserve(ranks.size());
   for (const int32_t rank : ranks) {
     files.push_back(absl::StrCat(path, "/", kTracePrefix, rank, kTraceSuffix));
   }

@@ -6,6 +6,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
+
 namespace eplb {
 namespace {
 

@@ -66,5 +66,15 @@ TEST(ZipArchiveTest, BrokenArchivesAreRefused) {
   }
 }
 
+TEST(ZipArchiveTest, MembersThatShareBytesAreNotReadTwice) {
+  std::string shared = Good();
+  const size_t first = shared.find(kCentral);
+  const size_t second = shared.rfind(kCentral);
+  shared.replace(second + 16, 12, shared, first + 16, 12);  // checksum and sizes
+  shared.replace(second + 42, 4, shared, first + 42, 4);    // place in the file
+  EXPECT_THAT(ReadZip(shared, {.max_members = 2, .stored_only = true}).status().message(),
+              testing::HasSubstr("member \"second\": claims 1000 bytes, at most"));
+}
+
 }  // namespace
 }  // namespace eplb
