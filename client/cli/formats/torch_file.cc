@@ -93,8 +93,8 @@ class Pickle {
         {'\x89', [](Pickle& p) { p.Push({}); }},             // False
         {'G', [](Pickle& p) { p.Skip(8); }},                 // float
         {'\x8a', [](Pickle& p) { p.Skip(p.TakeSize(1)); }},  // integer above 32 bits
-        {'K', [](Pickle& p) { p.PushInteger(p.TakeSize(1)); }},
-        {'M', [](Pickle& p) { p.PushInteger(p.TakeSize(2)); }},
+        {'K', [](Pickle& p) { p.PushInteger(static_cast<int64_t>(p.TakeSize(1))); }},
+        {'M', [](Pickle& p) { p.PushInteger(static_cast<int64_t>(p.TakeSize(2))); }},
         {'J', [](Pickle& p) { p.PushInteger(static_cast<int32_t>(p.TakeSize(4))); }},
         {'X', [](Pickle& p) { p.Push({.kind = Kind::kText, .text = p.Take(p.TakeSize(4))}); }},
         {'c', [](Pickle& p) { p.PushClass(); }},
@@ -168,7 +168,7 @@ class Pickle {
     const size_t first = marks_.empty() ? 0 : marks_.back();
     if (stack_.size() < first + count) Fail("takes values that are not there");
     if (!error_.empty()) return Items(count);
-    const Items items(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
+    Items items(stack_.end() - static_cast<std::ptrdiff_t>(count), stack_.end());
     stack_.resize(stack_.size() - count);
     return items;
   }
