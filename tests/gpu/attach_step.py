@@ -33,6 +33,7 @@ sys.path[:0] = [str(HERE), str(HERE.parent / "client/python"), str(HERE.parent /
 
 DEVICE = os.environ.get("EPLB_TORCH_DEVICE", "cuda")
 ON_GPU = DEVICE != "cpu"
+os.environ.setdefault("TORCHINDUCTOR_EMULATE_PRECISION_CASTS", "1")  # otherwise it rounds by what it fuses
 os.environ.setdefault("TORCHINDUCTOR_COMPILE_THREADS", "4" if ON_GPU else "1")
 LIMIT, LANES, SKIPPED = 140, 3 if ON_GPU else 1, 77
 LAYERS, PHASE_STEPS, SWITCHES = 4, 15, 3
