@@ -115,7 +115,7 @@ TEST(TorchFileTest, FilesThatAreNoneOrHoldAnythingElseAreRefused) {
       {"OffsetLong", Tensor(With(pickle, "QK" + std::string(1, '\0'), "Q\x8a\1\1")),
        "from number 0 of 48"},
       {"StorageShort", Tensor("", std::string(300, '\0')), "from number 0 of 37"},
-      {"Reaches", Tensor("", std::string(8 * 46, '\0')), "from number 0 of 46"},
+      {"Reaches", Tensor("", std::string(size_t{8} * 46, '\0')), "from number 0 of 46"},
       {"Dimensions", Tensor(With(pickle, shape, std::string("K\3K\2\x86"))), "the shape [3, 2]"},
   };
   for (const Refused& refused : cases) {
