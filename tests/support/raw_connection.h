@@ -6,7 +6,6 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <array>
 #include <cerrno>
 #include <string>
 #include <utility>
@@ -27,38 +26,27 @@ class RawConnection {
   RawConnection(RawConnection&& other) noexcept
       : descriptor_(std::exchange(other.descriptor_, -1)), kept_(std::move(other.kept_)) {}
   RawConnection& operator=(RawConnection&&) = delete;
-  ~RawConnection() {
-    if (descriptor_ >= 0) (void)close(descriptor_);
-  }
+  ~RawConnection() { (void)close(descriptor_); }
   // Sends bytes; bytes that the other end no longer takes are lost.
   void Send(const std::string& bytes) {
     (void)send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
   // Returns the bytes up to and including `end`; later bytes are kept for the next call.
-  // Less when the other end closes, or after 20 s of silence.
+  // Less when the other end closes, or after 20 s of silence; so do the next two.
   std::string ReadUntil(const std::string& end) {
-    std::array<char, 4096> bytes{};
     size_t found = 0;
-    ssize_t got = 0;
-    while ((found = kept_.find(end)) == std::string::npos &&
-           (got = recv(descriptor_, bytes.data(), bytes.size(), 0)) > 0) {
-      kept_.append(bytes.data(), static_cast<size_t>(got));
-    }
-    const size_t size = found == std::string::npos ? kept_.size() : found + end.size();
-    std::string text = kept_.substr(0, size);
-    kept_.erase(0, size);
-    return text;
+    while ((found = kept_.find(end)) == std::string::npos && Receive()) continue;
+    return Take(found == std::string::npos ? found : found + end.size());
   }
-  // Returns the bytes until the other end closes, or until 20 s of silence.
+  // Returns the next `size` bytes.
+  std::string Read(size_t size) {
+    while (kept_.size() < size && Receive()) continue;
+    return Take(size);
+  }
+  // Returns the bytes until the other end closes.
   std::string ReadAll() {
-    std::string text = std::exchange(kept_, "");
-    std::array<char, 4096> bytes{};
-    ssize_t got = 0;
-    while ((got = recv(descriptor_, bytes.data(), bytes.size(), 0)) > 0) {
-      text.append(bytes.data(), static_cast<size_t>(got));
-    }
-    closed_ = got == 0 || errno == ECONNRESET;
-    return text;
+    while (Receive()) continue;
+    return Take(std::string::npos);
   }
   // True when the other end has closed.
   bool ReadToTheEnd() {
@@ -67,6 +55,20 @@ class RawConnection {
   }
 
  private:
+  // Keeps the next bytes. False when the other end has closed, or after 20 s of silence.
+  bool Receive() {
+    char bytes[4096];
+    const ssize_t got = recv(descriptor_, bytes, sizeof(bytes), 0);
+    closed_ = got == 0 || (got < 0 && errno == ECONNRESET);
+    if (got > 0) kept_.append(bytes, static_cast<size_t>(got));
+    return got > 0;
+  }
+  std::string Take(size_t size) {
+    std::string text = kept_.substr(0, size);
+    kept_.erase(0, size);
+    return text;
+  }
+
   int descriptor_;
   std::string kept_;
   bool closed_ = false;
