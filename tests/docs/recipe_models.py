@@ -59,15 +59,16 @@ class GroupedExperts(nn.Module):
 
 
 class Router(nn.Module):
-    """Scores and indices of the choices, and the number of each expert's tokens."""
+    """Scores and indices of the choices and, with gives_counts, the number of each expert's tokens."""
 
     def __init__(self):
         super().__init__()
-        self.gate = nn.Linear(WIDTH, EXPERTS, bias=False)
+        self.gate, self.gives_counts = nn.Linear(WIDTH, EXPERTS, bias=False), True
 
     def forward(self, tokens):
         top, chosen = torch.topk(self.gate(tokens).sigmoid(), TOP_K, dim=-1)
-        return top / top.sum(dim=-1, keepdim=True), chosen, torch.histc(chosen.float(), bins=EXPERTS, min=0, max=EXPERTS)
+        scores = top / top.sum(dim=-1, keepdim=True)
+        return (scores, chosen, torch.histc(chosen.float(), bins=EXPERTS, min=0, max=EXPERTS)) if self.gives_counts else (scores, chosen)
 
 
 class MoE(nn.Module):
@@ -78,8 +79,8 @@ class MoE(nn.Module):
         self.register_buffer("tokens_per_expert", torch.zeros(EXPERTS))
 
     def forward(self, tokens):
-        scores, chosen, counts = self.router(tokens)
-        self.tokens_per_expert += counts
+        scores, chosen, *counts = self.router(tokens)
+        self.tokens_per_expert += sum(counts)
         done = through_experts(self.group, tokens, chosen, self.local, self.experts)
         return (scores.unsqueeze(2) * done).sum(dim=1)
 
@@ -104,9 +105,11 @@ class Model(nn.Module):
         return tokens
 
 
-def build(group):
-    """A model with the same experts on however many ranks."""
+def build(group, gives_counts=True):
+    """A model with the same experts on however many ranks. gives_counts: of its routers."""
     model = Model(group)
+    for layer in model.layers:
+        layer.moe.router.gives_counts = gives_counts
     first = dist.get_rank(group) * EXPERTS // dist.get_world_size(group)
     with torch.no_grad():
         for number, (name, parameter) in enumerate(sorted(model.named_parameters())):

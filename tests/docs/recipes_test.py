@@ -99,8 +99,14 @@ def run_blocks(page, numbers, endpoint, names):
         losses.append(float(loss))
         return loss
 
+    def train_step(model, optimizer, batch):
+        optimizer.zero_grad()
+        loss_of(model, batch).backward()
+        models.reduce_gradients(model)
+        optimizer.step()
+
     inputs, _ = next(models.batches(1))
-    names.update(batches=models.batches(names.pop("steps", STEPS), ready), loss_of=loss_of, inputs=inputs)
+    names.update(batches=models.batches(names.pop("steps", STEPS), ready), loss_of=loss_of, train_step=train_step, inputs=inputs)
     for number in numbers:
         exec(code_of(page, number, endpoint), names)
     return losses, len(versions) - 1, names
@@ -115,7 +121,7 @@ def begin(rank, directory, name, disabled):
 def on_model(rank, directory, name, disabled, page, numbers, endpoint):
     """A page's blocks on the model of recipe_models. returns: losses, switches, bits of the dense parameters."""
     group = begin(rank, directory, name, disabled)
-    model = models.build(group)
+    model = models.build(group, gives_counts=not page.endswith("README.md"))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     losses, switches, _ = run_blocks(page, numbers, endpoint, {
         "model": model, "optimizer": optimizer, "ep_group": group, "reduce_gradients": models.reduce_gradients,
@@ -150,15 +156,18 @@ class RecipesTest(ranks.RankTest):
         page = "frameworks.md#Plain PyTorch"
         self.equal(on_model, page, [1, 0], self.endpoint())
 
+    def test_the_lines_of_the_first_page(self):
+        self.equal(on_model, "../README.md", [0], self.endpoint())
+
     def test_plain_pytorch_by_the_optimizer(self):
         page = "frameworks.md#Plain PyTorch"
         self.equal(on_model, page, [1, 2], self.endpoint())
 
     def test_every_python_block_of_these_pages_is_run_by_a_test(self):
         run = {"frameworks.md#Plain PyTorch": 3, "frameworks.md#torchtitan": 1, "frameworks.md#transformers": 2,
-               "frameworks.md#DeepSpeed": 1, "frameworks.md#Megatron-Core": 1, "serving-engines.md": 2}
+               "frameworks.md#DeepSpeed": 1, "quickstart-megatron.md": 1, "../README.md": 1, "serving-engines.md": 2}
         self.assertEqual({page: len(blocks(page, "python")) for page in run}, run)
-        self.assertEqual(len(blocks("frameworks.md", "python")), sum(count for page, count in run.items() if "#" in page))
+        self.assertEqual(len(blocks("frameworks.md", "python")), sum(count for page, count in run.items() if "frameworks" in page))
 
 
 if __name__ == "__main__":
