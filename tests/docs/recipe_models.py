@@ -59,16 +59,15 @@ class GroupedExperts(nn.Module):
 
 
 class Router(nn.Module):
-    """Scores and indices of the choices and, with gives_counts, the number of each expert's tokens."""
+    """Scores and indices of the choices."""
 
     def __init__(self):
         super().__init__()
-        self.gate, self.gives_counts = nn.Linear(WIDTH, EXPERTS, bias=False), True
+        self.gate = nn.Linear(WIDTH, EXPERTS, bias=False)
 
     def forward(self, tokens):
         top, chosen = torch.topk(self.gate(tokens).sigmoid(), TOP_K, dim=-1)
-        scores = top / top.sum(dim=-1, keepdim=True)
-        return (scores, chosen, torch.histc(chosen.float(), bins=EXPERTS, min=0, max=EXPERTS)) if self.gives_counts else (scores, chosen)
+        return top / top.sum(dim=-1, keepdim=True), chosen
 
 
 class MoE(nn.Module):
@@ -76,11 +75,9 @@ class MoE(nn.Module):
         super().__init__()
         self.group, self.local = group, EXPERTS // dist.get_world_size(group)
         self.experts, self.router = GroupedExperts(self.local), Router()
-        self.register_buffer("tokens_per_expert", torch.zeros(EXPERTS))
 
     def forward(self, tokens):
-        scores, chosen, *counts = self.router(tokens)
-        self.tokens_per_expert += sum(counts)
+        scores, chosen = self.router(tokens)
         done = through_experts(self.group, tokens, chosen, self.local, self.experts)
         return (scores.unsqueeze(2) * done).sum(dim=1)
 
@@ -105,11 +102,9 @@ class Model(nn.Module):
         return tokens
 
 
-def build(group, gives_counts=True):
-    """A model with the same experts on however many ranks. gives_counts: of its routers."""
+def build(group):
+    """A model with the same experts on however many ranks."""
     model = Model(group)
-    for layer in model.layers:
-        layer.moe.router.gives_counts = gives_counts
     first = dist.get_rank(group) * EXPERTS // dist.get_world_size(group)
     with torch.no_grad():
         for number, (name, parameter) in enumerate(sorted(model.named_parameters())):
