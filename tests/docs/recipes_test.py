@@ -98,7 +98,7 @@ def on_model(rank, directory, name, disabled, page, endpoint):
         losses.append(float(loss.detach()))
         return loss
 
-    # What the page's lines expect of the trainer around them.
+    # Names that the page's lines expect of the trainer around them.
     names = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.01), "ep_group": group, "loss_of": loss_of,
              "reduce_gradients": models.reduce_gradients, "inputs": next(models.batches(1))[0], "batches": models.batches(STEPS, ready),
              "path": directory / f"{name}-{rank}.pt"}
