@@ -157,7 +157,7 @@ class BuiltTest(unittest.TestCase):
     def test_a_fresh_environment_needs_nothing_but_the_wheel(self):
         wheel, = self.out.glob("*.whl")
         home = self.folder / "venv"
-        for command in (["/usr/bin/python3", "-m", "venv", home], [home / "bin/pip", "install", "--quiet", "--no-index", "--no-deps", wheel]):
+        for command in ([sys.executable, "-m", "venv", home], [home / "bin/pip", "install", "--quiet", "--no-index", "--no-deps", wheel]):
             done = run(*command)
             self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
         # Libraries of LD_LIBRARY_PATH are not requirements.
