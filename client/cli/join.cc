@@ -6,6 +6,7 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -15,7 +16,6 @@
 #include "client/cli/formats/choices.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
-#include "client/cli/text.h"
 #include "proto/wire/message_json.h"
 
 #include <nlohmann/json.hpp>
@@ -33,7 +33,7 @@ struct JoinOptions {
 
 struct Joined {
   std::string bytes;
-  std::string note;  // about the files that were read
+  std::vector<std::string> notes;  // about the files that were read
 };
 
 bool IsTraceOfRank(const std::string& path) {
@@ -107,7 +107,8 @@ absl::StatusOr<Joined> Join(const JoinOptions& options) {
   std::vector<LoadWindow> windows;
   for (const std::string& in : sources) {
     EPLB_ASSIGN_OR_RETURN(LoadFile file, ReadLoadFile(in, options.reading));
-    joined.note = JoinMessages(joined.note, NotesOn(in, file));
+    if (std::string note = NotesOn(in, file); !note.empty())
+      joined.notes.push_back(std::move(note));
     const Load& load = file.windows.front().load;
     const Load& first = windows.empty() ? load : windows.front().load;
     if (load.num_layers() != first.num_layers() || load.num_experts() != first.num_experts()) {
@@ -125,10 +126,10 @@ absl::StatusOr<Joined> Join(const JoinOptions& options) {
 // Exit 2 for unusable files and flags, with OUT unchanged; 1 if OUT cannot be written.
 Output RunJoin(const JoinOptions& options) {
   const absl::StatusOr<Joined> joined = Join(options);
-  if (!joined.ok()) return UsageFailure(joined.status());
+  if (!joined.ok()) return absl::InvalidArgumentError(joined.status().message());
   const absl::Status written = WriteFileAtomically(options.files.back(), joined->bytes);
-  if (!written.ok()) return Failure(kError, written);
-  return {kOk, "", joined->note};
+  if (!written.ok()) return {kError, "", std::string(written.message())};
+  return {kOk, "", absl::StrJoin(joined->notes, "; ")};
 }
 
 }  // namespace

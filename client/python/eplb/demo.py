@@ -121,7 +121,7 @@ def _sample() -> Path:
 
 def _run(options: argparse.Namespace, processes: _Processes) -> int:
     run: Path = options.dir
-    eplbd, eplbctl, trainer = (options.bin / name if options.bin else path_of(name) for name in ("eplbd", "eplbctl", "eplb-trainer"))
+    eplbd, eplbctl, trainer = (options.bin.resolve() / name if options.bin else path_of(name) for name in ("eplbd", "eplbctl", "eplb-trainer"))
     trace = _sample()
     if run.exists() and any(run.iterdir()) and not (run / _MARK).exists():
         raise Failed(f"{run} has files that no demonstration wrote: give another --dir")

@@ -144,6 +144,8 @@ class BuiltTest(unittest.TestCase):
         programs = [site / "eplb/bin" / name for name in ("eplbctl", "eplbd", "eplb-trainer")]
         newest, outside = baseline.examine([site / "eplb/libeplb.so.0", *programs, *(site / "eplb/libs").glob("*")])
         self.assertEqual((baseline.tag_of(newest, outside), outside), (tag, {}))
+        if "VERSION_CODENAME=bookworm" in pathlib.Path("/etc/os-release").read_text():
+            self.assertLessEqual(newest["GLIBC"], (2, 34))
         self.assertIn(f"Tag: py3-none-{tag}\n", (site / f"eplb-{VERSION}.dist-info/WHEEL").read_text())
         licences = {pathlib.PurePath(name).name for name in names if name.endswith(".copyright")}
         self.assertIn("uplot.copyright", licences)
