@@ -83,7 +83,7 @@ void SimJob::ForgetIfNobodyRemembers() {
   options_.on_forgotten();
 }
 
-void SimJob::OnSecondDaemon() {
+void SimJob::OnUnknowingDaemon() {
   if (!IsAlone()) newest().begins_anew = true;
 }
 

@@ -61,8 +61,9 @@ class SimJob {
   int world_size() const { return options_.shape.num_gpus; }
   // Returns a rank of the newest run.
   SimRank& rank(int index) { return *newest().ranks[static_cast<size_t>(index)]; }
-  // A second daemon may lead a run that lives beside the newest one.
-  void OnSecondDaemon();
+  // A daemon may lead a run that lives beside the newest one, and not know of the newest: a second
+  // daemon, or one whose store is lost or older.
+  void OnUnknowingDaemon();
   // Ok when every rank trains and all run one version, which `running` then is.
   absl::Status CheckRanks(RunningPlacement& running) const;
   // Checks the logs of all runs with the validator.

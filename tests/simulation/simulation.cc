@@ -173,9 +173,7 @@ class Run {
       BreakDisk();
     } else if (kind < 76) {
       if (!AllRanksRemember()) return;
-      Note("store_lost");
-      daemon.Kill();
-      daemon.ReplaceDisk({});
+      ReplaceStore("store_lost", {});
     } else if (kind < 80) {
       Note("rank_killed");
       SimJob& job = AnyJob();
@@ -207,9 +205,7 @@ class Run {
       old_copy_ = daemon.disk;
     } else if (kind < 112) {
       if (!AllRanksRemember()) return;
-      Note("store_rolled_back");
-      daemon.Kill();
-      daemon.ReplaceDisk(old_copy_);
+      ReplaceStore("store_rolled_back", old_copy_);
     } else {
       const std::string& job = AnyJob().name();
       daemon.Ask(job, /*pause=*/!promises_.IsPaused("eplbd", job));
@@ -229,6 +225,13 @@ class Run {
         if (context_.Chance(0.6)) job->rank(rank).CutStream();
       }
     }
+  }
+
+  void ReplaceStore(const char* what, const Disk& disk) {
+    Note(what);
+    daemons_[0]->Kill();
+    daemons_[0]->ReplaceDisk(disk);
+    for (auto& job : jobs_) job->OnUnknowingDaemon();
   }
 
   void BreakDisk() {
@@ -260,7 +263,7 @@ class Run {
   }
 
   void OnSecondDaemon(SimJob& job) {
-    job.OnSecondDaemon();
+    job.OnUnknowingDaemon();
     promises_.SecondDaemon(job.name());
   }
 
