@@ -1,4 +1,4 @@
-// libeplb: what an MoE trainer embeds on every rank.
+// Client in C++ for programs of this repository. It is not installed; users have client/c/eplb.h.
 //
 //   auto client = eplb::Client::Connect(options, all_gather);  // collective, before weights exist
 //   ... allocate the local slots of client->placement() ...

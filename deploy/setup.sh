@@ -21,10 +21,11 @@ build=(
   prometheus-cpp-dev libcivetweb-dev libcurl4-openssl-dev                       # metrics; the last two: its CMake files
   libsystemd-dev                                                                # telling systemd
   libcli11-dev nlohmann-json3-dev libyaml-cpp-dev libzip-dev                    # command line, files
+  python3                                                                       # the demonstration
 )
 tests=(
   libgtest-dev libgmock-dev libbenchmark-dev libcpp-httplib-dev openssl         # libraries and programs of the tests
-  python3 python3-venv                                                          # tests/environment makes the rest
+  python3-venv                                                                  # tests/environment makes the rest
   coinor-cbc                                                                    # exhaustive solver
   prometheus                                                                    # tests of alerts and dashboard
   etcd-server faketime                                                          # tests of several daemons with one store
@@ -35,7 +36,7 @@ tests=(
 command -v npm >/dev/null || tests+=(nodejs npm)
 packages=(
   binutils dpkg-dev file gzip patchelf                                          # .deb, tarball
-  python3 python3-setuptools python3-wheel                                      # wheel
+  python3-setuptools python3-wheel                                              # wheel
   debootstrap iproute2 systemd systemd-container                                # their test
 )
 lint=(

@@ -106,7 +106,7 @@ typedef enum eplb_state_placement {
   EPLB_STATE_IN_EVERY_REPLICA = 1
 } eplb_state_placement;
 
-/* eplb::ClientOptions in client/client.h describes each field. */
+/* The table of options in client/python/README.md has meaning and default of each field. */
 typedef struct eplb_client_options {
   size_t struct_size;
   const char* job;      /* 1..128 of [A-Za-z0-9._-]; default "default" */
@@ -247,11 +247,11 @@ EPLB_API int32_t eplb_client_check_experts(eplb_client* client, eplb_probe probe
  * its primary. NULL with num_cells 0, or the current placement's map, moves the rows back.
  * stream: see step_boundary. errors before any row moves: InvalidArgument naming layer and slot,
  * FailedPrecondition if ranks differ, Unavailable. DataLoss for rows that fail later and Aborted
- * for a lost rank: every later call returns the same. See eplb::Client::Carry. */
+ * for a lost rank: every later call returns the same. */
 EPLB_API int32_t eplb_client_carry(eplb_client* client, const int32_t* physical_to_logical_map,
                                    size_t num_cells, void* stream) EPLB_NOEXCEPT;
 
-/* ---- replicas of experts in training: client/client.h, docs/replicas-in-training.md ----
+/* ---- replicas of experts in training: docs/replicas-in-training.md ----
  * Collective among the ranks of an EP group, on the training thread between two boundaries. A
  * failure after the first transfer is Aborted, and every later call returns the same. */
 
@@ -357,8 +357,12 @@ EPLB_API int32_t eplb_client_placement(const eplb_client* client,
 EPLB_API int32_t eplb_client_row_placement(const eplb_client* client,
                                            eplb_placement* placement) EPLB_NOEXCEPT;
 
-/* The current placement for kernels, in the memory of the expert tensors; see eplb::DeviceTables.
- * All NULL before register_experts. */
+/* The current placement for kernels, in the memory of the expert tensors. Addresses stay until
+ * destroy, so a captured graph may read the tables; contents change on the stream of step_boundary.
+ * All NULL before register_experts. Row l of `replicas` has the slots of expert e, primary first,
+ * from first_replica[l, e] up to, but not including, first_replica[l, e + 1]. `candidates` has the
+ * slots to which this GPU sends tokens in the same form. thresholds: 2^32 times the summed share of
+ * an expert's candidates up to and including this one. */
 typedef struct eplb_device_tables {
   size_t struct_size;
   int32_t num_layers;

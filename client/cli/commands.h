@@ -10,6 +10,7 @@ void AddReplay(const Flags& root);
 void AddSweep(const Flags& root);
 void AddLint(const Flags& root);
 void AddConvert(const Flags& root);
+void AddJoin(const Flags& root);
 void AddExplain(const Flags& root);
 void AddWait(const Flags& root);
 void AddContext(const Flags& root);

@@ -23,9 +23,9 @@ namespace eplb::cli {
 namespace {
 
 constexpr void (*kCommands[])(const Flags& root) = {
-    &AddPlan,  &AddReplay,  &AddSweep,    &AddLint, &AddConvert, &AddReport, &AddStatus,
-    &AddGet,   &AddExplain, &AddDiff,     &AddTop,  &AddDoctor,  &AddWait,   &AddRebalance,
-    &AddPause, &AddResume,  &AddRollback, &AddSet,  &AddForget,  &AddContext};
+    &AddPlan,      &AddReplay, &AddSweep,   &AddLint,     &AddConvert, &AddJoin,   &AddReport,
+    &AddStatus,    &AddGet,    &AddExplain, &AddDiff,     &AddTop,     &AddDoctor, &AddWait,
+    &AddRebalance, &AddPause,  &AddResume,  &AddRollback, &AddSet,     &AddForget, &AddContext};
 
 int Main(int argc, char** argv) {
   CommandTree tree("eplbctl", "Plans, checks and watches the placement of experts on GPUs.");

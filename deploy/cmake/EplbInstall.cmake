@@ -59,7 +59,7 @@ install(DIRECTORY client/python/eplb DESTINATION lib/python3/dist-packages COMPO
 install(PROGRAMS deploy/packages/eplb-convert TYPE BIN COMPONENT python3-eplb)
 
 # The pages lie to each other as in the repository, so that every link leads where it leads there.
-install(FILES README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE TYPE DOC COMPONENT eplb-doc)
+install(FILES README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE SECURITY.md TYPE DOC COMPONENT eplb-doc)
 install(DIRECTORY docs TYPE DOC COMPONENT eplb-doc)
 install(DIRECTORY deploy/examples deploy/prometheus deploy/grafana DESTINATION ${CMAKE_INSTALL_DOCDIR}/deploy
   COMPONENT eplb-doc PATTERN "__pycache__" EXCLUDE)

@@ -3,8 +3,8 @@
 
   portable.py tarball --build build/release --out DIRECTORY   writes eplb-VERSION-linux-MACHINE.tar.gz: programs, library,
                                                               headers, pages
-  portable.py wheel --build build/release --out DIRECTORY     writes eplb-VERSION-py3-none-PLATFORM.whl with the library, and
-                                                              the sdist without
+  portable.py wheel --build build/release --out DIRECTORY     writes eplb-VERSION-py3-none-PLATFORM.whl with library and
+                                                              programs, and the sdist without
 
 Libraries that other systems lack come along as private copies under names of their own, so that no other library of the
 process is taken for one of them. glibc, libstdc++ and libgcc are the system's: baseline.py says how old they may be, and each
@@ -32,6 +32,7 @@ SOURCE = pathlib.Path(__file__).resolve().parents[2]
 HERE = pathlib.Path(__file__).resolve().parent
 PROGRAMS = ("eplbd", "eplbctl", "eplb-trainer")
 LIBRARY = "libeplb.so"
+TRACE = "moe64_aux.jsonl"
 
 # In the copy of client/python that becomes the wheel: nothing is compiled, and yet it is of one platform.
 SETUP = '''from setuptools import Distribution, setup
@@ -189,18 +190,25 @@ def make_wheel(build, out, work):
         raise linked.NotLinked(f"client/python/pyproject.toml has version {declared}, the build has {version}")
     sdist = build_with_setuptools(tree, "build_sdist", out)
     repack(sdist, work / "sdist")
-    original = (build / "lib" / LIBRARY).resolve()
-    library = tree / "eplb" / "libeplb.so.0"
-    shutil.copyfile(original, library)
-    copies = PrivateCopies(tree / "eplb" / "libs")
-    copies.add_for(original)
-    linked.run("strip", "--strip-unneeded", library)
-    copies.finish([library])
-    # The list of parts names the file as the build does.
-    named = work / original.name
-    shutil.copyfile(library, named)
-    write_sbom("eplb-wheel", version, build, tree / "eplb" / "eplb.spdx.json", tree / "parts", copies, [named])
-    tag = write_baseline(tree / "eplb" / "baseline.json", [library, *copies.files()])
+    package = tree / "eplb"
+    (package / "bin").mkdir()
+    library = (build / "lib" / LIBRARY).resolve()
+    originals = {package / "libeplb.so.0": library, **{package / "bin" / name: build / "bin" / name for name in PROGRAMS}}
+    copies = PrivateCopies(package / "libs")
+    for file, original in originals.items():
+        shutil.copy(original, file)
+        copies.add_for(original)
+        linked.run("strip", "--strip-unneeded", file)
+    copies.finish(originals)
+    shutil.copy(SOURCE / "tests/data" / TRACE, package)
+    # The list of parts names the library as the build does.
+    shutil.copyfile(package / "libeplb.so.0", work / library.name)
+    write_sbom("eplb-wheel", version, build, package / "eplb.spdx.json", tree / "parts", copies,
+               [work / library.name, *(package / "bin" / name for name in PROGRAMS)])
+    uplot, = install(build, "/usr", work / "root").glob("share/doc/*/uPlot-LICENSE")
+    (tree / "parts").mkdir(exist_ok=True)
+    shutil.copyfile(uplot, tree / "parts" / "uplot.copyright")
+    tag = write_baseline(package / "baseline.json", [*originals, *copies.files()])
     (tree / "setup.py").write_text(SETUP.replace("PLATFORM", tag), encoding="utf-8")
     shutil.rmtree(tree / "eplb.egg-info", ignore_errors=True)
     return [build_with_setuptools(tree, "build_wheel", out), sdist]

@@ -1,15 +1,23 @@
-"""deploy/demo.sh and deploy/setup.sh, as a newcomer runs them, on the programs of this build."""
+"""The demonstration, the wheel's commands, and deploy/setup.sh, as a newcomer runs them, on the programs of this build."""
 
+import contextlib
 import json
 import os
 import pathlib
 import re
+import shutil
+import signal
 import subprocess
+import sys
 import tempfile
+import time
+import tomllib
 import unittest
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
+PACKAGE = ROOT / "client/python"
 BIN = pathlib.Path(os.environ["EPLB_BIN"])
+os.environ["PYTHONPATH"] = str(PACKAGE)
 
 
 def run(*command, **environment):
@@ -17,22 +25,79 @@ def run(*command, **environment):
                           env={**os.environ, "COLUMNS": "100", "LANG": "C.UTF-8", **environment})
 
 
+def alive(directory):
+    """The processes whose command line names a file in the directory."""
+    found = []
+    for entry in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        with contextlib.suppress(OSError):
+            if str(directory).encode() in entry.read_bytes():
+                found.append(int(entry.parent.name))
+    return found
+
+
 class DemoTest(unittest.TestCase):
-    def test_the_run_ends_with_a_report_that_leads_with_time_and_a_page(self):
-        directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-demo-")))
-        done = run(ROOT / "deploy/demo.sh", "--bin", BIN, "--dir", directory / "run", "--steps", 240, "--step-ms", 40)
+    def setUp(self):
+        self.run_directory = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-demo-"))) / "run"
+
+    def demo(self, *flags):
+        return [sys.executable, "-B", "-m", "eplb.demo", "--bin", BIN, "--dir", self.run_directory, *flags]
+
+    def test_the_run_ends_with_a_short_screen_that_leads_with_time_and_names_report_and_page(self):
+        directory = self.run_directory
+        done = run(ROOT / "deploy/demo.sh", "--bin", BIN, "--dir", directory, "--steps", 240, "--step-ms", 40)
         self.assertEqual(done.returncode, 0, done.stdout[-3000:] + done.stderr[-3000:])
-        report = done.stdout[done.stdout.index("Run of job demo: 8 ranks, 240 steps"):]
-        self.assertRegex(report.split("\n\n")[1], r"^\d+\.\d % (less|more) time than without EPLB: \d+\.\d s measured, "
-                                                  r"\d+\.\d s\s+predicted")
-        self.assertIn("changed nothing", report)  # events.json was saved: operators are known
-        self.assertIn(f"{directory}/run/report.html", report)
-        page = (directory / "run/report.html").read_text()
+        self.assertRegex(done.stdout, r"kill -9 \d+; ")
+        screen = done.stdout[done.stdout.index("ran  "):].splitlines()
+        self.assertLessEqual(len(screen), 15)
+        self.assertRegex(screen[0], r"8 ranks, 240 steps, \d+ rebalances$")
+        self.assertRegex(screen[1], r"^time +\d+\.\d % (less|more) than without EPLB: \d+\.\d s measured, \d+\.\d s predicted")
+        for word, file in (("report", "report.txt"), ("page", "report.html")):
+            self.assertRegex("\n".join(screen), rf"(?m)^{word} +{re.escape(str(directory / file))}")
+        self.assertIn("changed nothing", (directory / "report.txt").read_text())  # events.json was saved: operators are known
+        page = (directory / "report.html").read_text()
         self.assertIn("Content-Security-Policy", page)
         self.assertIn('"job":"demo"', page.replace("\\u003c", "<"))
-        figures = json.loads((directory / "run/report.json").read_text())
-        self.check_figures(figures)
-        self.assertRegex(done.stdout, r"kill -9 \d+, then ")
+        self.check_figures(json.loads((directory / "report.json").read_text()))
+
+    def test_what_does_not_hold_is_a_problem_and_exit_8(self):
+        done = run(*self.demo("--steps", 12, "--step-ms", 10))
+        self.assertEqual(done.returncode, 8, done.stdout + done.stderr)
+        self.assertRegex(done.stdout, r"(?m)^PROBLEM +\d rebalances? committed, expected at least 3$")
+        self.assertEqual(alive(self.run_directory), [])
+
+    def test_a_rank_that_fails_ends_the_run_with_its_message(self):
+        programs = self.run_directory.parent / "bin"
+        programs.mkdir()
+        for name in ("eplbd", "eplbctl"):
+            (programs / name).symlink_to(BIN / name)
+        (programs / "eplb-trainer").write_text("#!/bin/sh\necho no memory >&2\nexit 8\n")
+        (programs / "eplb-trainer").chmod(0o755)
+        done = run(*self.demo("--bin", programs, "--steps", 400))
+        self.assertEqual(done.returncode, 8, done.stdout + done.stderr)
+        self.assertIn("eplb.demo: rank 3 ended with 8: no memory\n", done.stderr)
+
+    def test_daemon_and_ranks_end_with_it_however_it_ends(self):
+        for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGKILL, -signal.SIGKILL)):
+            with self.subTest(number=number):
+                demo = subprocess.Popen([str(word) for word in self.demo("--steps", 4000)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+                self.wait_until(lambda: len(alive(self.run_directory)) == 10)  # itself, daemon, ranks
+                demo.send_signal(number)
+                self.assertEqual(demo.wait(30), code)
+                self.wait_until(lambda: not alive(self.run_directory))
+
+    def wait_until(self, condition):
+        end = time.monotonic() + 30
+        while not condition():
+            self.assertLess(time.monotonic(), end)
+            time.sleep(0.1)
+
+    def test_a_folder_with_other_files_is_left_alone(self):
+        self.run_directory.mkdir()
+        (self.run_directory / "thesis").write_text("years")
+        done = run(*self.demo())
+        self.assertEqual((done.returncode, done.stdout), (1, ""))
+        self.assertRegex(done.stderr, r"\Aeplb\.demo: .*/run has files that no demonstration wrote: give another --dir\n\Z")
+        self.assertEqual((self.run_directory / "thesis").read_text(), "years")
 
     def check_figures(self, figures):
         """Exact splits, and placements for them: above equal shares and static; less moved than by planning anew."""
@@ -55,8 +120,8 @@ class DemoTest(unittest.TestCase):
         self.assertEqual(numbers, sorted(set(numbers)))
 
     def test_wrong_flags_are_exit_2_and_name_what_was_expected(self):
-        for flags, expected in ((["--steps"], "--steps needs a value"), (["--minutes", "x"], '--minutes is "x", expected a whole'),
-                                (["--stepz", "4"], "unknown option --stepz")):
+        for flags, expected in ((["--bin"], "--bin needs a value"), (["--minutes", "x"], '--minutes: "x", expected a whole number above 0'),
+                                (["--stepz", "4"], "unrecognized arguments: --stepz")):
             done = run(ROOT / "deploy/demo.sh", *flags)
             self.assertEqual((done.returncode, done.stdout), (2, ""))
             self.assertIn(expected, done.stderr)
@@ -72,6 +137,54 @@ class DemoTest(unittest.TestCase):
         self.assertEqual(done.stderr, "")
         self.assertEqual(done.stdout.splitlines(), ["[  0/430]", "[ 60/430], about 4 min left at the rate so far",
                                                     "[430/430]"])
+
+
+class ProgramsTest(unittest.TestCase):
+    """The package as a wheel lays it out, with the programs of this build."""
+
+    def setUp(self):
+        self.site = pathlib.Path(self.enterContext(tempfile.TemporaryDirectory(prefix="eplb-site-")))
+        shutil.copytree(PACKAGE / "eplb", self.site / "eplb", ignore=shutil.ignore_patterns("__pycache__"))
+        self.programs = self.site / "eplb/bin"
+        self.programs.symlink_to(BIN)
+
+    def command(self, name, *arguments, **environment):
+        """Runs what pip's script of that name runs."""
+        module, function = tomllib.loads((PACKAGE / "pyproject.toml").read_text())["project"]["scripts"][name].split(":")
+        code = f"import sys; from {module} import {function}; sys.exit({function}())"
+        return run(sys.executable, "-B", "-c", code, *arguments, **{"PYTHONPATH": str(self.site), **environment})
+
+    def test_arguments_and_exit_codes_are_those_of_the_programs(self):
+        self.assertRegex(self.command("eplbctl", "--version").stdout, r"^eplbctl \d")
+        self.assertRegex(self.command("eplbd", "--version").stdout, r"^eplbd \d")
+        trace = ROOT / "tests/data/moe64_aux.jsonl"
+        done = self.command("eplbctl", "replay", "--trace", trace, "--gpus", 8, "--slots", 72, "-o", "json")
+        self.assertIn("balancedness_mean", json.loads(done.stdout)["summary"], done.stderr)
+        self.assertEqual(self.command("eplbctl", "replay", "--trace", trace).returncode, 2)
+        self.assertEqual(self.command("eplbctl", "status", "--endpoint", "127.0.0.1:1").returncode, 3)
+
+    def test_convert_joins_files_by_eplbctl(self):
+        out, dump = self.site / "out.jsonl", ROOT / "tests/data/torch/recorder.pt"
+        self.assertEqual(self.command("eplb-convert", dump, dump, out).returncode, 0)
+        self.assertEqual(len(out.read_text().splitlines()), 6)
+        done = run(sys.executable, "-B", "-m", "eplb.convert", self.site / "none.pt", out, PYTHONPATH=str(self.site))
+        self.assertEqual((done.returncode, done.stdout), (2, ""))
+        self.assertRegex(done.stderr, r"\Aeplbctl: [^\n]*/none\.pt: [^\n]+\n\Z")
+
+    def test_a_program_has_the_signals_that_a_shell_gives_it(self):
+        self.programs.unlink()
+        self.programs.mkdir()
+        (self.programs / "eplbctl").symlink_to("/usr/bin/grep")  # prints which signals it ignores
+        ignored = self.command("eplbctl", "SigIgn", "/proc/self/status").stdout.split()[1]
+        self.assertEqual(int(ignored, 16) & (1 << (signal.SIGPIPE - 1) | 1 << (signal.SIGXFSZ - 1)), 0)
+
+    def test_a_tree_without_programs_takes_those_on_path_or_reports_them_in_one_line(self):
+        self.programs.unlink()
+        self.assertRegex(self.command("eplbctl", "--version", PATH=str(BIN)).stdout, r"^eplbctl \d")
+        for name in ("eplbctl", "eplbd", "eplb-convert"):
+            done = self.command(name, "x", PATH=str(self.site))
+            self.assertEqual((done.returncode, done.stdout), (1, ""))
+            self.assertRegex(done.stderr, r"\A\w+: neither [^\n]*/eplb/bin nor PATH has \w+; [^\n]+\n\Z")
 
 
 class SetupTest(unittest.TestCase):

@@ -22,8 +22,8 @@ BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
 BIN = BUILD / "bin"
 BLOCK_SECONDS = 240
 RANKS = 8
-RUN = ("README.md", "docs/operations.md", "docs/api.md", "docs/tuning.md", "docs/upgrading.md", "docs/deploying.md")
-LANGUAGES = ("toml", "yaml", "cpp", "python", "text")
+RUN = ("README.md", "docs/should-i-use-it.md", "docs/operations.md", "docs/api.md", "docs/tuning.md", "docs/upgrading.md", "docs/deploying.md")
+LANGUAGES = ("toml", "yaml", "c", "cpp", "python", "text")
 PAGES = sorted([ROOT / "README.md", ROOT / "client/python/README.md", *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "deploy/examples").glob("*/README.md")])
 
@@ -133,7 +133,7 @@ class ReadmeTest(Scratch):
         # Only what installs, builds or tests is left out.
         left_out = [(page, block) for page, block in blocks if block.language == "sh" and block.not_run]
         for page, block in left_out:
-            self.assertRegex(block.code, r"deploy/demo\.sh|deploy/setup\.sh|tests/run\.sh|podman|kubectl|sbatch|torchrun", f"{page}:{block.line}")
+            self.assertRegex(block.code, r"deploy/demo\.sh|deploy/setup\.sh|tests/run\.sh|pip install|podman|kubectl|sbatch|torchrun", f"{page}:{block.line}")
 
     def test_the_tables_are_configurations(self):
         tables = [block for block in blocks_of((ROOT / "docs/operations.md").read_text(encoding="utf-8"), LANGUAGES)

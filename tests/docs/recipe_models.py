@@ -59,7 +59,7 @@ class GroupedExperts(nn.Module):
 
 
 class Router(nn.Module):
-    """Scores and indices of the choices, and the number of each expert's tokens."""
+    """Scores and indices of the choices."""
 
     def __init__(self):
         super().__init__()
@@ -67,7 +67,7 @@ class Router(nn.Module):
 
     def forward(self, tokens):
         top, chosen = torch.topk(self.gate(tokens).sigmoid(), TOP_K, dim=-1)
-        return top / top.sum(dim=-1, keepdim=True), chosen, torch.histc(chosen.float(), bins=EXPERTS, min=0, max=EXPERTS)
+        return top / top.sum(dim=-1, keepdim=True), chosen
 
 
 class MoE(nn.Module):
@@ -75,11 +75,9 @@ class MoE(nn.Module):
         super().__init__()
         self.group, self.local = group, EXPERTS // dist.get_world_size(group)
         self.experts, self.router = GroupedExperts(self.local), Router()
-        self.register_buffer("tokens_per_expert", torch.zeros(EXPERTS))
 
     def forward(self, tokens):
-        scores, chosen, counts = self.router(tokens)
-        self.tokens_per_expert += counts
+        scores, chosen = self.router(tokens)
         done = through_experts(self.group, tokens, chosen, self.local, self.experts)
         return (scores.unsqueeze(2) * done).sum(dim=1)
 

@@ -73,55 +73,38 @@ class ServingEnginesTest(unittest.TestCase):
         self.assertEqual(len(started), 1)
 
 
-def code_of(page, number, endpoint):
-    """The Python block of a page, with the daemon of the test, which is asked more often than a page's job would."""
+def code_of(page, endpoint):
+    """The first Python block of a page, with the daemon of the test, which is asked more often than a page's job would."""
     often = f'"{endpoint}", vote_every=2, report_every=4'
-    return compile(blocks(page, "python")[number].code.replace(f'"{ENDPOINT}"', often), f"docs/{page}", "exec")
+    return compile(blocks(page, "python")[0].code.replace(f'"{ENDPOINT}"', often), f"docs/{page}", "exec")
 
 
-def run_blocks(page, numbers, endpoint, names):
-    """Runs blocks one after the other in one namespace, as a trainer would; a daemon gets time until experts have moved.
-
-    names: what the page's lines expect of the trainer around them; "steps" is how many steps. returns: (losses, switches,
-    the namespace).
-    """
-    losses, versions = [], set()
+def on_model(rank, directory, name, disabled, page, endpoint):
+    """A page's lines on the model of recipe_models; a daemon gets time until experts have moved. returns: losses, switches, bits
+    of the dense parameters."""
+    os.environ["EPLB_DISABLE"] = "1" if disabled else "0"
+    dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=2)
+    group, losses, versions = dist.new_group([0, 1]), [], set()
+    model = models.build(group)
 
     def ready(_):
-        attached = names.get("attached") or names.get("balancer")
-        client = getattr(attached, "client", None)
+        client = getattr(names.get("attached"), "client", None)
         if client is not None:
             versions.add(client.placement.version)
             time.sleep(0.01 if len(versions) > SWITCHES else 0.3)
 
     def loss_of(model, batch):
-        loss = names["loss"](model, batch)
-        losses.append(float(loss))
+        loss = models.loss_of(model, batch)
+        losses.append(float(loss.detach()))
         return loss
 
-    inputs, _ = next(models.batches(1))
-    names.update(batches=models.batches(names.pop("steps", STEPS), ready), loss_of=loss_of, inputs=inputs)
-    for number in numbers:
-        exec(code_of(page, number, endpoint), names)
-    return losses, len(versions) - 1, names
-
-
-def begin(rank, directory, name, disabled):
-    os.environ["EPLB_DISABLE"] = "1" if disabled else "0"
-    dist.init_process_group("gloo", f"file://{directory}/{name}", rank=rank, world_size=2)
-    return dist.new_group([0, 1])
-
-
-def on_model(rank, directory, name, disabled, page, numbers, endpoint):
-    """A page's blocks on the model of recipe_models. returns: losses, switches, bits of the dense parameters."""
-    group = begin(rank, directory, name, disabled)
-    model = models.build(group)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
-    losses, switches, _ = run_blocks(page, numbers, endpoint, {
-        "model": model, "optimizer": optimizer, "ep_group": group, "reduce_gradients": models.reduce_gradients,
-        "loss": models.loss_of, "path": directory / f"{name}-{rank}.pt"})
+    # Names that the page's lines expect of the trainer around them.
+    names = {"model": model, "optimizer": torch.optim.AdamW(model.parameters(), lr=0.01), "ep_group": group, "loss_of": loss_of,
+             "reduce_gradients": models.reduce_gradients, "inputs": next(models.batches(1))[0], "batches": models.batches(STEPS, ready),
+             "path": directory / f"{name}-{rank}.pt"}
+    exec(code_of(page, endpoint), names)
     # After detach every expert is in its own slot.
-    return losses, switches, {key: value.numpy().tobytes() for key, value in model.state_dict().items()}
+    return losses, len(versions) - 1, {key: value.numpy().tobytes() for key, value in model.state_dict().items()}
 
 
 class RecipesTest(ranks.RankTest):
@@ -146,19 +129,17 @@ class RecipesTest(ranks.RankTest):
     def endpoint(self):
         return f"127.0.0.1:{self.start_daemon().grpc_port}"
 
-    def test_plain_pytorch(self):
-        page = "frameworks.md#Plain PyTorch"
-        self.equal(on_model, page, [1, 0], self.endpoint())
+    def test_the_lines_of_the_front_page(self):
+        self.equal(on_model, "../README.md", self.endpoint())
 
     def test_plain_pytorch_by_the_optimizer(self):
-        page = "frameworks.md#Plain PyTorch"
-        self.equal(on_model, page, [1, 2], self.endpoint())
+        self.equal(on_model, "frameworks.md#Plain PyTorch", self.endpoint())
 
     def test_every_python_block_of_these_pages_is_run_by_a_test(self):
-        run = {"frameworks.md#Plain PyTorch": 3, "frameworks.md#torchtitan": 1, "frameworks.md#transformers": 2,
-               "frameworks.md#DeepSpeed": 1, "frameworks.md#Megatron-Core": 1, "serving-engines.md": 2}
+        run = {"frameworks.md#Plain PyTorch": 1, "frameworks.md#torchtitan": 1, "frameworks.md#transformers": 2,
+               "frameworks.md#DeepSpeed": 1, "quickstart-megatron.md": 1, "../README.md": 1, "serving-engines.md": 2}
         self.assertEqual({page: len(blocks(page, "python")) for page in run}, run)
-        self.assertEqual(len(blocks("frameworks.md", "python")), sum(count for page, count in run.items() if "#" in page))
+        self.assertEqual(len(blocks("frameworks.md", "python")), sum(count for page, count in run.items() if "frameworks" in page))
 
 
 if __name__ == "__main__":

@@ -23,7 +23,7 @@ import torch.distributed as dist  # noqa: E402
 
 SWITCHES = 3  # at least, in each row
 SECONDS = 600 * ranks.PATIENCE  # limit of one training; compilers take most of it
-PAGE = HERE.parents[1] / "docs/frameworks.md"
+DOCS = HERE.parents[1] / "docs"
 
 
 def give_time(num_switches):
@@ -50,10 +50,10 @@ def refuses(attached, calls):
     return True
 
 
-def run_page(heading, endpoint, names, number=0):
-    """Runs a block of a section of docs/frameworks.md, of whose lines at most three name EPLB. endpoint: None: without these lines.
-    names: what the trainer around them has. number: of the block."""
-    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", PAGE.read_text(encoding="utf-8"), re.M | re.S)[1]
+def run_page(heading, endpoint, names, number=0, page="frameworks.md"):
+    """Runs a block of a section of a page, of whose lines at most three name EPLB. endpoint: None: without these lines. names:
+    what the trainer around them has. number: of the block."""
+    section = re.search(rf"^## {heading}\n(.*?)(?=^## |\Z)", (DOCS / page).read_text(encoding="utf-8"), re.M | re.S)[1]
     block = re.findall(r"```python\n(.*?)```", section, re.S)[number]
     own = [line for line in block.splitlines() if "eplb" in line or "attached" in line]
     assert 0 < len(own) <= 3, own

@@ -134,7 +134,7 @@ class Training:
             self._train_step(step)
 
         names = {"model": self.model, "optimizer": self.optimizer, "iteration": 0, "train_iters": steps, "train_step": train_step}
-        forked.run_page("Megatron-Core", self.endpoint, names)
+        forked.run_page("Three lines", self.endpoint, names, page="quickstart-megatron.md")
 
     def _end_step(self, step):
         """After the boundary."""

@@ -68,6 +68,7 @@ class DaemonOptionsTest(harness.DaemonTest):
         log = self.directory / "log"
         with log.open("w") as stderr:
             self.spawned("--store", "memory", "--set", "cost.inter_gbps=400", stderr=stderr, env={**os.environ, **variables})
+        harness.wait_for(lambda: "listening" in log.read_text(), 20, "a line about the address")
         reasons = [event.get("reason", "") for event in harness.read_lines(log)]
         for said in (doubtful, unknown):
             self.assertEqual(len([reason for reason in reasons if reason.startswith(said)]), 1, reasons)

@@ -186,6 +186,11 @@ class Daemon(Process):
         """Returns the daemon's log lines, as objects: all, or those of one name."""
         return [event for event in read_lines(self.log) if name is None or event.get("event") == name]
 
+    def logged(self, name):
+        """As events(name), but waits for the first: the log follows what it tells."""
+        wait_for(lambda: self.events(name), 30, f"a log line {name}")
+        return self.events(name)
+
 
 class Chaos:
     """An eplb-chaos proxy before `target`; faults are switched by its control lines."""

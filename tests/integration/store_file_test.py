@@ -23,7 +23,7 @@ class StoreFileTest(harness.DaemonTest):
             path.unlink()
         harness.wait_for(lambda: self.daemon.ready()[0] == 503, 20, "/readyz says 503")
         self.assertIn("deleted or replaced under the daemon", self.daemon.ready()[1])
-        self.assertEqual(len(self.daemon.events("store_takes_no_writes")), 1)
+        self.assertEqual(len(self.daemon.logged("store_takes_no_writes")), 1)
         doctor = self.run_program("eplbctl", "doctor", "--endpoint", self.daemon.endpoint)
         self.assertEqual(doctor.returncode, 8, doctor.stdout + doctor.stderr)
         self.assertIn("deleted", doctor.stdout)

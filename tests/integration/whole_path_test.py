@@ -56,7 +56,7 @@ class WholePathTest(harness.DaemonTest):
         commits = [[(c["step"], c["version"], c["digest"]) for c in job.commits(rank)] for rank in range(8)]
         self.assertEqual(commits.count(commits[0]), 8)
         # The last message of a rank is its Goodbye: the daemon has read all of them.
-        ended = [event for event in self.daemon.events() if event.get("event") == "run_ended"]
+        ended = self.daemon.logged("run_ended")
         self.assertEqual(len(ended), 1)
         self.assertIn("finished", ended[0]["reason"])
 

@@ -56,8 +56,7 @@ class Pickle {
     const Value& result = at(Pop());
     if (error_.empty()) return result;
     return InvalidInput("its data.pkl ", error_,
-                        "; tensors, dictionaries, lists, text and numbers are read, and more by "
-                        "`python -m eplb.convert`");
+                        "; tensors, dictionaries, lists, text and numbers are read");
   }
 
   const Value& at(size_t index) const { return values_[index]; }

@@ -8,26 +8,39 @@ eplb.sglang (placements inside serving engines), and python -m eplb.convert.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any, List
 
-from eplb._library import library_version
-from eplb.client import Client
-from eplb.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
-                         InvalidArgument, LibraryNotFound, NotFound, OutOfRange, PermissionDenied, ResourceExhausted,
-                         Unauthenticated, Unavailable, Unimplemented)
-from eplb.all_gather import StoreAllGather, torch_all_gather
-from eplb.options import Options
-from eplb.splits import Split, Splitter, split
-from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
+if TYPE_CHECKING:  # __getattr__ loads them when they are asked for
+    from eplb._library import library_version
+    from eplb.client import Client
+    from eplb.errors import (Aborted, AlreadyExists, Cancelled, DataLoss, DeadlineExceeded, Error, FailedPrecondition, Internal,
+                             InvalidArgument, LibraryNotFound, NotFound, OutOfRange, PermissionDenied, ResourceExhausted,
+                             Unauthenticated, Unavailable, Unimplemented)
+    from eplb.all_gather import StoreAllGather, torch_all_gather
+    from eplb.options import Options
+    from eplb.splits import Split, Splitter, split
+    from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
 
 __version__ = "0.1.0"
-_MODULES = ("check", "checkpoint", "convert", "placement", "sglang", "torch", "traces", "vllm")  # loaded when they are asked for
+_MODULES = ("all_gather", "check", "checkpoint", "client", "convert", "errors", "options", "placement", "sglang", "splits", "torch", "traces",
+            "views", "vllm")
+# The modules of the names below; errors has the others.
+_HOMES = {"Client": "client", "StoreAllGather": "all_gather", "torch_all_gather": "all_gather", "Options": "options", "Split": "splits",
+          "Splitter": "splits", "split": "splits", "Boundary": "views", "DeviceTable": "views", "DeviceTables": "views",
+          "PlacementView": "views", "Stats": "views", "library_version": "_library"}
 
 
 def __getattr__(name: str) -> Any:
     if name in _MODULES:
         return importlib.import_module(f"eplb.{name}")
+    if name in __all__:
+        value = globals()[name] = getattr(importlib.import_module(f"eplb.{_HOMES.get(name, 'errors')}"), name)
+        return value
     raise AttributeError(f"module 'eplb' has no attribute '{name}'")
+
+
+def __dir__() -> List[str]:
+    return sorted({*globals(), *__all__, *_MODULES})
 
 
 __all__ = [

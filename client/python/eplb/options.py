@@ -19,7 +19,7 @@ Text = Union[str, "os.PathLike[str]"]
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """The options of a client, named as ClientOptions in client/client.h. None takes the library's default.
+    """The options of a client, named as in eplb_client_options of eplb.h. None takes the library's default.
 
     client/python/README.md has each option's meaning and default. Deadlines are seconds or a timedelta. The Path "static" is a
     file; the text "static" is the static layout.

@@ -131,7 +131,7 @@ class DeviceTable:
 
 
 class DeviceTables(NamedTuple):
-    """The placement for kernels; client/client.h's DeviceTables says how they are read.
+    """The placement for kernels; eplb_device_tables in eplb.h describes how they are read.
 
     physical_to_logical_map, replicas, candidates: int32 [layers, slots]; thresholds: uint32 [layers, slots];
     logical_replica_count: int32 [layers, experts]; first_replica, first_candidate: int32 [layers, experts + 1].

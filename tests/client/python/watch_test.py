@@ -201,6 +201,15 @@ class WatchTest(ranks.RankTest):
         self.assertEqual([report["eplb/tokens"] for report in logged], [20 * 2 * 2 * TOKENS] * 2)
         self.assertRegex(said.getvalue(), r"\Abalanced: -?[0-9.]+% of the expert layers' time, balancedness 0\.[0-9]{3}\nincremental: ")
 
+    def test_the_first_measurement_writes_the_trace_of_the_second(self):
+        page = (pathlib.Path(__file__).resolve().parents[3] / "docs" / "should-i-use-it.md").read_text(encoding="utf-8")
+        block, = re.findall(r"```python\n(.*?)```", page, re.S)
+        model, batches = model_and_batches(40)
+        exec(block.replace("num_gpus=8", f"num_gpus={GPUS}").replace("loads.jsonl", f"{self.directory}/loads.jsonl"),
+             {"model": model, "batches": batches, "train_step": lambda model, batch: model(batch)})
+        loads = [json.loads(line)["load"] for line in (self.directory / "loads.jsonl").read_text().splitlines()]
+        self.assertEqual((len(loads), np.sum(loads)), (2, 40 * 2 * 2 * TOKENS))
+
     def test_a_signal_ends_the_wait_for_a_replay(self):
         run = subprocess.run([sys.executable, "-c", INTERRUPTED], capture_output=True, text=True, timeout=60)
         self.assertEqual((run.returncode, run.stderr), (0, ""))

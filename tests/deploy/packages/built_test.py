@@ -134,20 +134,51 @@ class BuiltTest(unittest.TestCase):
                    env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(tree / "lib/python3/dist-packages")})
         self.assertEqual(done.stdout.strip(), VERSION, done.stderr)
 
-    def test_the_wheel_brings_its_library_under_a_name_that_holds(self):
+    def test_the_wheel_holds_what_its_name_and_its_lists_have(self):
         wheel, = self.out.glob("*.whl")
         tag = re.fullmatch(rf"eplb-{re.escape(VERSION)}-py3-none-(\w+)\.whl", wheel.name)[1]
+        site = self.folder / "site"
         with zipfile.ZipFile(wheel) as opened:
             names = opened.namelist()
-            opened.extractall(self.folder / "site")
-        self.assertTrue(any(name.endswith(".copyright") for name in names))
-        site = self.folder / "site"
-        newest, outside = baseline.examine([site / "eplb/libeplb.so.0", *(site / "eplb/libs").glob("*")])
+            opened.extractall(site)
+        programs = [site / "eplb/bin" / name for name in ("eplbctl", "eplbd", "eplb-trainer")]
+        newest, outside = baseline.examine([site / "eplb/libeplb.so.0", *programs, *(site / "eplb/libs").glob("*")])
         self.assertEqual((baseline.tag_of(newest, outside), outside), (tag, {}))
+        if "VERSION_CODENAME=bookworm" in pathlib.Path("/etc/os-release").read_text():
+            self.assertLessEqual(newest["GLIBC"], (2, 34))
         self.assertIn(f"Tag: py3-none-{tag}\n", (site / f"eplb-{VERSION}.dist-info/WHEEL").read_text())
-        done = run(sys.executable, "-B", "-c", "import eplb, eplb._library as l; print(eplb.library_version(), l.load()._name)",
-                   env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(site)})
-        self.assertEqual(done.stdout.split(), [VERSION, str(site / "eplb/libeplb.so.0")], done.stderr)
+        licences = {pathlib.PurePath(name).name for name in names if name.endswith(".copyright")}
+        self.assertIn("uplot.copyright", licences)
+        parts = json.loads((site / "eplb/eplb.spdx.json").read_text())["packages"]
+        self.assertLessEqual({"uplot", "libc6"}, {part["name"] for part in parts})
+        for name in (f"libeplb.so.{VERSION}", "eplbctl", "eplbd", "eplb-trainer"):
+            self.assertIn(f"{name} (SHA-256 ", parts[0]["comment"])
+        if (BUILD / "build.ninja").exists():
+            self.assertIn("libeigen3-dev.copyright", licences)
+
+    def test_a_fresh_environment_needs_nothing_but_the_wheel(self):
+        wheel, = self.out.glob("*.whl")
+        home = self.folder / "venv"
+        for command in ([sys.executable, "-m", "venv", home], [home / "bin/pip", "install", "--quiet", "--no-index", "--no-deps", wheel]):
+            done = run(*command)
+            self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        # Libraries of LD_LIBRARY_PATH are not requirements.
+        environment = {"PATH": f"{home}/bin:/usr/bin:/bin", "LD_LIBRARY_PATH": "/usr/lib/x86_64-linux-gnu"}
+
+        def shell(code):
+            return run("bash", "-c", f"cd {self.folder}; {code}", env=environment)
+
+        for program in ("eplbctl", "eplbd"):
+            self.assertRegex(shell(f"{program} --version").stdout, rf"^{program} {re.escape(VERSION)}\b")
+        self.assertIn("Usage: eplbctl join ", shell("eplb-convert --help").stdout)
+        self.assertEqual(shell("eplbctl status --endpoint 127.0.0.1:1").returncode, 3)
+        done = shell('eplbctl replay --trace "$(python -m eplb.demo --sample)" --gpus 8 --slots 72 -o json')
+        self.assertGreater(json.loads(done.stdout)["summary"]["balancedness_mean"], 0.5, done.stderr)
+        done = shell("python -m eplb.demo --steps 160 --step-ms 30")
+        self.assertEqual(done.returncode, 0, done.stdout + done.stderr)
+        self.assertTrue((self.folder / "eplb-demo/report.html").exists())
+        done = shell("python -c 'import eplb, eplb._library as l; print(eplb.library_version(), l.load()._name)'")
+        self.assertRegex(done.stdout, rf"^{re.escape(VERSION)} {home}/lib/python[\d.]+/site-packages/eplb/libeplb\.so\.0\n$", done.stderr)
 
     def test_the_sdist_has_all_modules_and_no_library(self):
         sdist = self.out / f"eplb-{VERSION}.tar.gz"

@@ -91,7 +91,11 @@ class InstalledTest(unittest.TestCase):
         done = subprocess.run([sys.executable, "-B", self.prefix / "bin/eplb-convert", "--help"], capture_output=True, text=True,
                               timeout=DEADLINE, env=environment)
         self.assertEqual(done.returncode, 0, done.stderr)
-        self.assertRegex(done.stdout, r"^usage: ")
+        self.assertIn("Usage: eplbctl join ", done.stdout)
+        environment["PYTHONPATH"] = str(self.prefix / "lib/python3/dist-packages")
+        done = subprocess.run([sys.executable, "-B", "-m", "eplb.demo", "--sample"], capture_output=True, text=True, timeout=DEADLINE,
+                              env=environment)
+        self.assertEqual(done.stdout.strip(), str(self.docs / "tests/data/moe64_aux.jsonl"), done.stderr)
 
     def test_a_program_in_c_is_compiled_by_pkg_config(self):
         if not shutil.which("pkg-config"):

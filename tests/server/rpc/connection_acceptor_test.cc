@@ -78,8 +78,8 @@ class ConnectionAcceptorTest : public ::testing::Test {
   }
   // Above the numbers that the next `count` descriptors of this process get.
   static int NumberAfter(int count) {
-    std::vector<Descriptor> taken;
-    for (int i = 0; i < count; ++i) taken.emplace_back(eventfd(0, EFD_CLOEXEC));
+    std::vector<Descriptor> taken(static_cast<size_t>(count));
+    for (Descriptor& one : taken) one = Descriptor(eventfd(0, EFD_CLOEXEC));
     return taken.back().get() + 1;
   }
 

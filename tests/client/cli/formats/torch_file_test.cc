@@ -80,7 +80,6 @@ TEST(TorchFileTest, FilesThatAreNoneOrHoldAnythingElseAreRefused) {
       {"Opcode", begins("\x8c\1a."), "has the opcode 0x8c; "},
       {"Class", begins("cos\nsystem\n."), "names os.system; "},
       {"ClassOfTorch", begins("ctorch\nload\n."), "names torch.load; "},
-      {"Hint", begins("cos\nsystem\n."), "`python -m eplb.convert`"},
       {"CutInPickle", Tensor(pickle.substr(0, 60)), "is cut off"},
       {"CutInText", begins("X\xFF\xFF\xFF\x7Fhello."), "is cut off"},
       {"NoValue", begins("."), "takes values that are not there"},
