@@ -187,7 +187,7 @@ class Daemon(Process):
         return [event for event in read_lines(self.log) if name is None or event.get("event") == name]
 
     def logged(self, name):
-        """As events(name), but waits for the first: the log follows what it tells."""
+        """Returns events(name) once there is one: the log follows what it tells."""
         wait_for(lambda: self.events(name), 30, f"a log line {name}")
         return self.events(name)
 
