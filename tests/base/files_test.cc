@@ -62,9 +62,7 @@ TEST_F(ReadFileTest, AColumnInALineIsNotCalledLineOne) {
 }
 
 using ::testing::ElementsAre;
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
-using ::testing::StartsWith;
 
 using AtomicWriteTest = FilesTest;
 

@@ -5,7 +5,6 @@
 // would leave out the votes, one step in eight. Prints one JSON object and one with the verdict;
 // with
 // --check a miss is exit 1. Exit 77 without a usable GPU.
-#include <algorithm>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -21,6 +20,7 @@
 #include "client/client.h"
 #include "cuda/runtime.h"
 #include "tests/bench/gemm.h"
+#include "tests/bench/measure.h"
 #include "tests/bench/targets.h"
 #include "tests/tools/bench/child_process.h"
 
@@ -134,12 +134,6 @@ class Loop {
   cuda::Stream stream_;
   cuda::DeviceMemory a_, b_, c_;
 };
-
-double Median(std::vector<double> values) {
-  const auto middle = values.begin() + static_cast<int64_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 double Mean(const std::vector<double>& values) {
   double sum = 0;

@@ -322,22 +322,6 @@ TEST_F(AheadTest, ARunThatEndsBetweenTheVotesWaitsForNoRow) {
   EXPECT_THAT(Violations(), IsEmpty());
 }
 
-TEST_F(AheadTest, RowsThatDoNotComeInTimeDropTheChunkAndTheOptionStays) {
-  TestJobHooks hooks = Ahead();
-  hooks.transport = OnRank<LateTransport>(2);
-  StartedJob job(daemon_.endpoint(), hooks);
-  Propose(daemon_, propose_);
-  job.Run([&](int32_t, TestRank& rank) {
-    const auto dropped = Steps(rank, 0, 7);
-    ASSERT_TRUE(dropped.ok()) << dropped.status();
-    EXPECT_FALSE(dropped->switched);
-    EXPECT_EQ(rank.WrongSlots(), 0);
-  });
-  Propose(daemon_, again_, 2);
-  job.Run([&](int32_t, TestRank& rank) { EXPECT_TRUE(Steps(rank, 8, 15)->switched); });
-  EXPECT_THAT(Boundaries(), ElementsAre("3 begun", "7 dropped", "11 begun", "15 committed"));
-}
-
 TEST_F(AheadTest, StateIsRefusedAtTheRegistrationByName) {
   TestJobHooks hooks = Ahead();
   hooks.tensors = nullptr;

@@ -62,17 +62,6 @@ TEST(BatchSplitsTest, TotalsGiveQuotasAndFigures) {
   EXPECT_THAT(split.figures->tight_gpus, ElementsAre(0, 1));
 }
 
-TEST(BatchSplitsTest, TheProofNamesTheGpuThatCannotBeRelieved) {
-  BatchSplits splits(TwoGpus(), 0);
-  const std::vector<int64_t> totals = {10, 0, 30};
-  const Written split = SplitOf(splits, {.totals = totals});
-  ASSERT_TRUE(split.figures.ok()) << split.figures.status();
-  EXPECT_THAT(split.quotas, ElementsAre(10, 0, 0, 30));
-  EXPECT_EQ(split.figures->peak, 30);
-  EXPECT_DOUBLE_EQ(*split.figures->balancedness, 2.0 / 3);
-  EXPECT_THAT(split.figures->tight_gpus, ElementsAre(1));
-}
-
 TEST(BatchSplitsTest, OwnQuotasOfAllGpusSumToTheQuotas) {
   BatchSplits splits(TwoGpus(), 0);
   const std::vector<int64_t> by_gpu = {9, 1, 0,  //

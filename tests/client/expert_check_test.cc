@@ -14,27 +14,6 @@ using ::testing::Each;
 
 bool CheckVoted(const BoundaryResult& result) { return result.voted; }
 
-// The probe runs under the placement whose rows are there.
-absl::Status Check(TestRank& rank) {
-  return rank.client().CheckExperts([&rank](int32_t layer, int32_t slot) {
-    EXPECT_EQ(rank.WrongSlots(), 0);
-    return rank.BytesOf(layer, slot);
-  });
-}
-
-TEST(CheckTest, RightRegistrationPassesAndLeavesEverythingAsItWas) {
-  StartedJob job("");
-  job.Run([](int32_t, TestRank& rank) {
-    const std::string digest = rank.client().placement().digest;
-    EXPECT_TRUE(Check(rank).ok());
-    EXPECT_EQ(rank.WrongSlots(), 0);
-    EXPECT_EQ(rank.client().placement().digest, digest);
-    EXPECT_TRUE(rank.StepUntil(0, CheckVoted).ok());
-    EXPECT_TRUE(Check(rank).ok());
-    EXPECT_TRUE(rank.StepUntil(4, CheckVoted).ok());
-  });
-}
-
 TEST(CheckTest, DerivedTensorWithoutAWorkingRebuildIsFoundOnAllRanks) {
   std::vector<absl::Status> statuses(kTestRanks);
   StartedJob job("");

@@ -66,23 +66,6 @@ class LossyTransport final : public ForwardingTransport {
   int32_t num_posts_ = 0;
 };
 
-// A transport whose first post misses its deadline on this rank.
-class LateTransport final : public ForwardingTransport {
- public:
-  using ForwardingTransport::ForwardingTransport;
-  absl::StatusOr<Ticket> Post(RowMoves moves) override {
-    ++num_posts_;
-    return ForwardingTransport::Post(std::move(moves));
-  }
-  absl::StatusOr<Progress> Poll(Ticket ticket, absl::Duration max_wait) override {
-    if (num_posts_ > 1) return ForwardingTransport::Poll(ticket, max_wait);
-    return absl::DeadlineExceededError("post 1: deadline passed");
-  }
-
- private:
-  int32_t num_posts_ = 0;
-};
-
 // Sets `left` when its rank leaves the others, by a call or by its end.
 class WatchedTransport final : public ForwardingTransport {
  public:

@@ -236,26 +236,6 @@ TEST(ClientSplitTest, CountsThatDifferBetweenRanksAreNamedOnEveryRank) {
       "0, speeds []");
 }
 
-TEST(ClientSplitTest, BadInputIsOneMessageOnEveryRankAndWritesNothing) {
-  StartedJob job("", JobOfSixSlots());
-  std::vector<std::string> said(kTestRanks);
-  job.Run([&](int32_t r, TestRank& rank) {
-    std::vector<int64_t> counts = SplitCountsOf(0, 0);
-    counts[2] = -1;
-    RankSplit split;
-    const auto figures = rank.client().Split(2, {.by_gpu = counts}, split.quotas, split.own);
-    said[static_cast<size_t>(r)] = std::string(figures.status().message());
-    EXPECT_THAT(split.quotas, ::testing::Each(77));
-    EXPECT_THAT(split.own, ::testing::Each(77));
-    counts = SplitCountsOf(0, 0);
-    EXPECT_FALSE(rank.client().Split(3, {.by_gpu = counts}, split.quotas, split.own).ok());
-    EXPECT_FALSE(rank.client().SetSplitOptions({.gpu_speeds = {1, 0}}).ok());
-    EXPECT_TRUE(rank.client().Split(2, {.by_gpu = counts}, split.quotas, split.own).ok());
-  });
-  EXPECT_THAT(said, ::testing::Each("layer 2: expert 2 has -1 tokens of GPU 0, expected "
-                                    "0..68719476736"));
-}
-
 // Expert 0 in slots 1 and 3, its primary in slot 3; expert 1 in slot 0; slot 2 holds nothing.
 class RouteBySplitTest : public ::testing::Test {
  protected:

@@ -6,7 +6,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <random>
 #include <set>
 #include <unordered_set>
@@ -98,17 +97,6 @@ TEST(ChecksumTest, EveryBitMovesEveryBit) {
   }
 }
 
-TEST(ChecksumTest, EveryBitFlipIsFound) {
-  Bytes bytes = RandomBytes(253, 1);
-  const uint64_t sum = ChecksumOnHost(bytes);
-  for (size_t bit = 0; bit < bytes.size() * 8; ++bit) {
-    const auto mask = static_cast<std::byte>(1 << bit % 8);
-    bytes[bit / 8] ^= mask;
-    ASSERT_NE(ChecksumOnHost(bytes), sum) << "bit " << bit;
-    bytes[bit / 8] ^= mask;
-  }
-}
-
 TEST(ChecksumTest, EverySwapOfTwoLanesIsFound) {
   Bytes bytes = RandomBytes(512, 2);
   const uint64_t sum = ChecksumOnHost(bytes);
@@ -142,17 +130,6 @@ TEST(ChecksumTest, TruncationIsFoundEvenOfZeros) {
     if (size == 0) continue;
     ASSERT_TRUE(sums.insert(ChecksumOnHost(std::span(bytes).first(size))).second) << size;
   }
-}
-
-TEST(ChecksumTest, PartsAddUpInAnyOrder) {
-  const Bytes bytes = RandomBytes(80, 5);
-  uint64_t sum = 0;
-  for (const uint64_t lane : {7, 2, 9, 0, 4, 1, 8, 3, 6, 5}) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes.data() + lane * 8, 8);
-    sum += ChecksumLane(word, lane);
-  }
-  EXPECT_EQ(sum + ChecksumLength(80), ChecksumOnHost(bytes));
 }
 
 }  // namespace

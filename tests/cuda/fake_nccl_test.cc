@@ -1,14 +1,10 @@
-// The stand-in for libnccl itself: its plans, its rules and its faults.
+// The stand-in for libnccl itself: its plans and its rules.
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <algorithm>
 #include <cstdlib>
 #include <numeric>
-#include <optional>
 #include <random>
-#include <set>
-#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -18,14 +14,11 @@
 
 #include "cuda/nccl_library.h"
 #include "tests/cuda/nccl_world.h"
-#include "tests/support/fake_nccl/faults.h"
 #include "tests/support/fake_nccl/plans.h"
 
 namespace eplb::fake_nccl {
 namespace {
 
-using cuda::NcclReceive;
-using cuda::NcclSend;
 using cuda::testing::Bytes;
 using cuda::testing::FakeNccl;
 using ::testing::HasSubstr;
@@ -63,28 +56,6 @@ TEST(CutIntoPlansTest, OneSendAndOneReceiveAreOnePlanOnAllChannels) {
   const std::vector<Operation> operations = {{.is_send = true, .peer = 1, .bytes = 1},
                                              {.is_send = false, .peer = 2, .bytes = 1}};
   EXPECT_THAT(CutIntoPlans(operations, {.rank = 0, .num_ranks = 3, .channels = 64}), SizeIs(1));
-}
-
-TEST(ParseFaultsTest, EveryFieldIsRead) {
-  std::string error;
-  const auto faults = ParseFaults(
-      "rank=1, group=3,kind=delay,ms=500 ;; kind=async_error,code=6; kind=hang", &error);
-  ASSERT_TRUE(faults) << error;
-  ASSERT_THAT(*faults, SizeIs(3));
-  EXPECT_EQ(faults->front().rank, 1);
-  EXPECT_EQ(faults->front().group, 3);
-  EXPECT_EQ(faults->front().ms, 500);
-  EXPECT_EQ((*faults)[1].code, 6);
-  EXPECT_THAT(FaultsOf(*faults, 0, 3), SizeIs(2));
-  EXPECT_THAT(FaultsOf(*faults, 1, 3), SizeIs(3));
-}
-
-TEST(ParseFaultsTest, ErrorNamesThePart) {
-  std::string error;
-  EXPECT_FALSE(ParseFaults("kind=die; rank=x,kind=die", &error));
-  EXPECT_EQ(error, "fault \"rank=x,kind=die\": cannot read \"rank=x\"");
-  EXPECT_FALSE(ParseFaults("rank=1", &error));
-  EXPECT_EQ(error, "fault \"rank=1\" has no kind");
 }
 
 // Ranks that are driven through NCCL's own functions, which allow what NcclCommunicator does not.
@@ -252,52 +223,6 @@ TEST(FakeNcclTest, BigGroupThatFitsOnePlanDoesNotHang) {
   ASSERT_EQ(ranks.Group(0, sends), ncclInProgress);
   ASSERT_EQ(ranks.Group(1, receives), ncclInProgress);
   EXPECT_EQ(ranks.Wait(cuda::testing::kPatience), ncclSuccess);
-  EXPECT_EQ(received, sent);
-}
-
-// Rounds with at most one send and one receive for a rank, each transfer in the first that has
-// room.
-std::vector<std::vector<size_t>> RoundsOf(const std::vector<Transfer>& transfers) {
-  std::vector<std::vector<size_t>> rounds;
-  std::vector<std::set<int32_t>> senders;
-  std::vector<std::set<int32_t>> receivers;
-  for (size_t i = 0; i < transfers.size(); ++i) {
-    size_t round = 0;
-    while (round < rounds.size() && (senders[round].contains(transfers[i].from) ||
-                                     receivers[round].contains(transfers[i].to))) {
-      ++round;
-    }
-    rounds.resize(std::max(rounds.size(), round + 1));
-    senders.resize(rounds.size());
-    receivers.resize(rounds.size());
-    rounds[round].push_back(i);
-    senders[round].insert(transfers[i].from);
-    receivers[round].insert(transfers[i].to);
-  }
-  return rounds;
-}
-
-TEST(FakeNcclTest, TheSameTransfersInRoundsOfOneSendAndOneReceiveArrive) {
-  Bytes sent(kNumTransfers, std::byte{1});
-  Bytes received(kNumTransfers);
-  const std::vector<Transfer> transfers = SkewedTransfers(kNumRanks, kNumTransfers, kSeed);
-  const cuda::testing::Communicators ranks =
-      cuda::testing::ConnectRanks(kNumRanks, {.max_ctas = 32});
-  for (const std::vector<size_t>& round : RoundsOf(transfers)) {
-    std::vector<std::optional<NcclSend>> sends(kNumRanks);
-    std::vector<std::optional<NcclReceive>> receives(kNumRanks);
-    for (const size_t i : round) {
-      const auto [from, to] = transfers[i];
-      sends[static_cast<size_t>(from)] = {to, std::span(sent).subspan(i, 1)};
-      receives[static_cast<size_t>(to)] = {from, std::span(received).subspan(i, 1)};
-    }
-    for (size_t rank = 0; rank < ranks.size(); ++rank) {
-      const absl::Status asked = ranks[rank]->SendReceive(sends[rank], receives[rank], nullptr);
-      ASSERT_TRUE(asked.ok()) << asked;
-    }
-    for (const absl::Status& done : cuda::testing::WaitForAll(ranks))
-      ASSERT_TRUE(done.ok()) << done;
-  }
   EXPECT_EQ(received, sent);
 }
 

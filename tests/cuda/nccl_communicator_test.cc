@@ -8,7 +8,6 @@
 #include <numeric>
 #include <random>
 #include <string>
-#include <thread>
 #include <vector>
 
 #include "absl/time/clock.h"
@@ -32,25 +31,6 @@ class NcclCommunicatorTest : public ::testing::Test {
 
 class NumRanksTest : public NcclCommunicatorTest, public ::testing::WithParamInterface<int32_t> {};
 INSTANTIATE_TEST_SUITE_P(Ranks, NumRanksTest, ::testing::Values(2, 3, 8, 32));
-
-TEST_P(NumRanksTest, RowsGoRoundARingOfThreads) {
-  const int32_t num_ranks = GetParam();
-  const auto id = MakeNcclId(testing::FakeNccl());
-  ASSERT_TRUE(id.ok()) << id.status();
-  std::vector<std::thread> ranks;
-  ranks.reserve(static_cast<size_t>(num_ranks));
-  for (int32_t rank = 0; rank < num_ranks; ++rank) {
-    ranks.emplace_back([rank, num_ranks, &id] {
-      auto communicator =
-          NcclCommunicator::Begin(testing::FakeNccl(), *id, {.rank = rank, .num_ranks = num_ranks});
-      ASSERT_TRUE(communicator.ok()) << communicator.status();
-      absl::Status result = testing::WaitUntilReady(**communicator);
-      if (result.ok()) result = testing::GoRoundTheRing(**communicator, rank, num_ranks, 5);
-      EXPECT_TRUE(result.ok()) << result;
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-}
 
 TEST_P(NumRanksTest, RowsOfRandomMatchingsArriveWhole) {
   constexpr uint64_t kSeed = 210;
@@ -188,22 +168,6 @@ TEST_F(NcclCommunicatorTest, AsyncErrorHasItsCodeAndItsWordsAndStays) {
   EXPECT_EQ(ranks[0]->Poll().status().code(), absl::StatusCode::kUnavailable) << "the cause stays";
 }
 
-TEST_F(NcclCommunicatorTest, DelayOnlyDelays) {
-  testing::SetFakeFaults("rank=1,kind=delay,ms=50");
-  const Communicators ranks = ConnectRanks(2);
-  const Bytes row = testing::RowOf(0, 1, 0, 10);
-  Bytes received(10);
-  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
-  const auto state = ranks[0]->Poll();
-  ASSERT_TRUE(state.ok()) << state.status();
-  EXPECT_FALSE(*state) << "who sends waits for who receives";
-  const absl::Time begin = absl::Now();
-  ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, received}, nullptr).ok());
-  for (const absl::Status& done : testing::WaitForAll(ranks)) EXPECT_TRUE(done.ok()) << done;
-  EXPECT_GE(absl::Now() - begin, absl::Milliseconds(49)) << "a clock may be a little off";
-  EXPECT_EQ(received, row);
-}
-
 TEST_F(NcclCommunicatorTest, AbortEndsAHangAndNothingIsWrittenAfterwards) {
   testing::SetFakeFaults("rank=0,kind=hang");
   const Communicators ranks = ConnectRanks(2);
@@ -258,21 +222,6 @@ TEST_F(NcclCommunicatorTest, PeerThatAbortsIsGoneForTheOthers) {
   const auto bystander = ranks[2]->Poll();
   EXPECT_TRUE(bystander.ok() && *bystander) << "who exchanges nothing with it notices nothing";
 }
-
-TEST_F(NcclCommunicatorTest, CorruptRowArrivesWithoutAWord) {
-  testing::SetFakeFaults("rank=1,group=0,kind=corrupt");
-  const Communicators ranks = ConnectRanks(2);
-  const Bytes row = testing::RowOf(0, 1, 0, 100);
-  Bytes received(100);
-  ASSERT_TRUE(ranks[0]->SendReceive(NcclSend{1, row}, std::nullopt, nullptr).ok());
-  ASSERT_TRUE(ranks[1]->SendReceive(std::nullopt, NcclReceive{0, received}, nullptr).ok());
-  for (const absl::Status& done : testing::WaitForAll(ranks)) EXPECT_TRUE(done.ok()) << done;
-  EXPECT_NE(received, row);
-  received[0] ^= std::byte{1};
-  EXPECT_EQ(received, row);
-}
-
-using ::testing::HasSubstr;
 
 const NcclOptions kGood{.rank = 1, .num_ranks = 2, .traffic_class = 3};
 

@@ -64,13 +64,8 @@ TYPED_TEST(RouteOnHostTest, EqualsThePlainReferenceAndTheFusedPassCountsAsCountD
     args.choices.out_of_range = &fused_out_of_range;
     ASSERT_TRUE(RouteOnHost(args).ok());
     EXPECT_EQ(fused_slots, slots);
-    std::vector<int64_t> counts(c.choices.counts.size());
-    int64_t out_of_range = 0;
-    args.choices.counts = counts.data();
-    args.choices.out_of_range = &out_of_range;
-    ASSERT_TRUE(CountOnHost(args.choices).ok());
-    EXPECT_EQ(fused_counts, counts);
-    EXPECT_EQ(fused_out_of_range, out_of_range);
+    EXPECT_EQ(fused_counts, c.choices.counts);
+    EXPECT_EQ(fused_out_of_range, c.choices.out_of_range);
   }
 }
 
@@ -94,27 +89,6 @@ TYPED_TEST(RouteOnHostTest, PartsRouteAsTheWhole) {
     ASSERT_TRUE(RouteOnHost(args).ok());
   }
   EXPECT_EQ(slots, c.slots);
-}
-
-TYPED_TEST(RouteOnHostTest, PaddingAndIdsOutOfRangeGoNowhere) {
-  const auto table =
-      MakeRouteTable({.physical_to_logical = kSixSlots, .num_experts = 3, .num_local_slots = 6});
-  ASSERT_TRUE(table.ok()) << table.status();
-  const std::vector<TypeParam> ids{
-      -1, 3, std::numeric_limits<TypeParam>::min(), std::numeric_limits<TypeParam>::max(), 2, 2};
-  const std::vector<uint8_t> is_padding{0, 0, 1};
-  std::vector<TypeParam> slots(6);
-  ASSERT_TRUE(RouteOnHost({.choices = {.expert_ids = ids.data(),
-                                       .id_type = sizeof(TypeParam) == 4 ? ExpertIdType::kInt32
-                                                                         : ExpertIdType::kInt64,
-                                       .is_padding = is_padding.data(),
-                                       .num_tokens = 3,
-                                       .top_k = 2,
-                                       .num_experts = 3},
-                           .table = table->View(),
-                           .slots = slots.data()})
-                  .ok());
-  EXPECT_THAT(slots, Each(kNoSlot));
 }
 
 TEST(RouteTest, LocalReplicasTakeAllTokens) {
@@ -212,16 +186,6 @@ TEST(MakeRouteTableTest, TheLargestShareDoesNotOverflow) {
       MakeRouteTable({.physical_to_logical = kSixSlots, .num_experts = 3, .replica_share = shares});
   ASSERT_TRUE(table.ok()) << table.status();
   EXPECT_EQ(table->thresholds[0], 1717986919U) << "2^32 * 2 / 5, rounded up";
-}
-
-TEST(MakeRouteTableTest, SlotsOfAnUnusableGpuAreNoCandidates) {
-  const std::vector<int32_t> slots{0, -1, 1, -1};
-  const auto table = MakeRouteTable({.physical_to_logical = slots,
-                                     .num_experts = 2,
-                                     .first_local_slot = 1,
-                                     .num_local_slots = 1});
-  ASSERT_TRUE(table.ok()) << table.status();
-  EXPECT_THAT(table->candidates, ElementsAre(0, 2, -1, -1));
 }
 
 TEST(MakeRouteTableTest, RefusalNamesSlotOrExpert) {

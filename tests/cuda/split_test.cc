@@ -84,21 +84,6 @@ TEST(SplitOnHostTest, CountsThatCannotBeSplitRefuseTheirLayerAlone) {
   EXPECT_EQ(refused(2, kMaxSplitTokens - 8), 8) << "the sum is too large, no expert's count";
 }
 
-TEST(SplitTablesTest, PackedTablesAreTheGraphs) {
-  Random random(504);
-  const SplitCase c(
-      random, *Topology::Make({.num_layers = 2, .num_experts = 8, .num_slots = 12, .num_gpus = 4}));
-  SplitResults graph(c);
-  ASSERT_TRUE(SplitOnHost(c.ArgsFor(graph)).ok());
-  SplitResults packed(c);
-  SplitArgs args = c.ArgsFor(packed);
-  std::vector<int64_t> memory(static_cast<size_t>(SplitTableBytes(args.tables)) / 8 + 1);
-  PackSplitTables(args.tables, std::as_writable_bytes(std::span(memory)));
-  args.tables = SplitTablesAt(args.tables, memory.data());
-  ASSERT_TRUE(SplitOnHost(args).ok());
-  EXPECT_EQ(packed, graph);
-}
-
 TEST(SplitTablesTest, SharedMemoryHoldsALayerOfUsualShapes) {
   Random random(505);
   const auto bytes = [&](int32_t num_experts, int32_t num_slots, int32_t num_gpus) {

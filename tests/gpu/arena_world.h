@@ -11,12 +11,9 @@
 #include <utility>
 #include <vector>
 
-#include "client/rows/link_setup.h"
-#include "client/rows/link_transport.h"
 #include "client/rows/paths/peer_path.h"
 #include "cuda/peer_arena.h"
-#include "tests/client/rows/control/world.h"
-#include "tests/client/rows/paths/host_world.h"
+#include "tests/client/rows/paths/linked_world.h"
 #include "tests/gpu/device_queue.h"
 
 namespace eplb {
@@ -52,22 +49,13 @@ inline Transports MakeArenaWorld(int32_t world_size, int64_t staging_bytes) {
       arenas->mapped.push_back(*std::move(arena));
     }
   }
-  ThreadAllGather all_gather(world_size);
-  Transports transports(static_cast<size_t>(world_size));
-  RunRanks(world_size, [&](int32_t rank) {
-    const TransportOptions options = HostOptions(rank, world_size, staging_bytes);
-    auto parts = SetUpLinks(options, SharedStaging{}, all_gather.ForRank(rank));
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    std::vector<PeerLink> links;
-    for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
-    transports[rank] = MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links),
-                                         MakePeerPath({.owner = arenas,
-                                                       .staging = arenas->own[rank].bytes(),
-                                                       .mapped = mapped[rank],
-                                                       .queue = MakeDeviceQueue(),
-                                                       .check_queue = MakeDeviceQueue()}));
+  return MakeLinkedWorld(world_size, staging_bytes, [&](int32_t rank) {
+    return MakePeerPath({.owner = arenas,
+                         .staging = arenas->own[rank].bytes(),
+                         .mapped = mapped[rank],
+                         .queue = MakeDeviceQueue(),
+                         .check_queue = MakeDeviceQueue()});
   });
-  return transports;
 }
 
 }  // namespace eplb

@@ -27,7 +27,6 @@ tests=(cuda_gpu_test migration_gpu_test cuda_bench gemm_loop_bench)
 cmake --preset gpu -B "$build" -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON "-DCMAKE_INSTALL_RPATH=\$ORIGIN/../lib" \
   -DCMAKE_EXE_LINKER_FLAGS=-Wl,--disable-new-dtags -DCMAKE_SHARED_LINKER_FLAGS=-Wl,--disable-new-dtags \
   -DCMAKE_CUDA_ARCHITECTURES="${ARCHITECTURES:-90}" >/dev/null
-if ninja -C "$build" -t query nccl_gpu_test >/dev/null 2>&1; then tests+=(nccl_gpu_test); fi
 ninja -C "$build" -j"${JOBS:-2}" "${binaries[@]}" eplb "${tests[@]}"
 
 rm -rf "${bundle:?}"/{bin,tests,lib,lib.tar.gz,python,data,suite,driver}

@@ -33,8 +33,7 @@ TEST_P(FakeGpuBounceTest, RowsAreWhatTheStreamWroteBeforeThePost) {
   constexpr uint32_t kSeeds = 16;
   QueueMemory memory(&MakeDeviceQueue);
   const std::span<std::byte> row = memory.Put(std::vector<std::byte>(kNumBytes, std::byte{1}));
-  cudaStream_t training = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithPriority(&training, cudaStreamNonBlocking, 0), cudaSuccess);
+  const cudaStream_t training = MakeTrainingStream();
   const Transports transports = MakeBounceWorldOf(2, kNumBytes, GetParam(), &MakeQueuesOfDevice);
   for (uint32_t seed = 1; seed <= kSeeds; ++seed) {
     SCOPED_TRACE(seed);
@@ -55,8 +54,7 @@ TEST_P(FakeGpuBounceTest, ADeviceThatHangsHoldsUpNeitherTheAbortNorTheEnd) {
   constexpr int64_t kNumBytes = 600'000;
   QueueMemory memory(&MakeDeviceQueue);
   const std::span<std::byte> row = memory.Put(std::vector<std::byte>(kNumBytes, std::byte{7}));
-  cudaStream_t training = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithPriority(&training, cudaStreamNonBlocking, 0), cudaSuccess);
+  const cudaStream_t training = MakeTrainingStream();
   Transports transports = MakeBounceWorldOf(2, kNumBytes, GetParam(), &MakeQueuesOfDevice,
                                             /*settle_timeout=*/absl::Milliseconds(50));
   fake_cuda::Occupy(training, std::chrono::minutes(1));

@@ -92,14 +92,6 @@ class GpuFaults : public ::testing::Test {
     EXPECT_EQ(ep_group_.CountWrong(target_), 0);
   }
 
-  static cudaStream_t MakeTrainingStream(int device = 0) {
-    EXPECT_EQ(cudaSetDevice(device), cudaSuccess);
-    cudaStream_t stream = nullptr;
-    EXPECT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
-    EXPECT_EQ(cudaSetDevice(0), cudaSuccess);
-    return stream;
-  }
-
   const WorldMaker make_world_;
   std::mt19937 random_{11};
   const Topology topology_ = MakeTopology(2, 6, 9, kRanks);
@@ -287,8 +279,7 @@ TEST(PeerPathFaultsTest, ADeviceThatHangsHoldsUpNeitherTheAbortNorTheEnd) {
   const std::span<std::byte> row = memory.Put(std::vector<std::byte>(kNumBytes, std::byte{7}));
   const std::span<std::byte> own = memory.Put(std::vector<std::byte>(kNumBytes));
   const std::span<std::byte> theirs = memory.Put(std::vector<std::byte>(kNumBytes));
-  cudaStream_t training = nullptr;
-  ASSERT_EQ(cudaStreamCreateWithPriority(&training, cudaStreamNonBlocking, 0), cudaSuccess);
+  const cudaStream_t training = MakeTrainingStream();
   const auto num_waits = [] {
     return fake_cuda::NumCalls("cudaFree") + fake_cuda::NumCalls("cudaFreeHost") +
            fake_cuda::NumCalls("cudaStreamDestroy");

@@ -146,12 +146,6 @@ class NcclStreamsTest : public ::testing::Test {
     return static_cast<double>(count() - before) / kStagingBytes;
   }
 
-  static cudaStream_t MakeTrainingStream() {
-    cudaStream_t stream = nullptr;
-    EXPECT_EQ(cudaStreamCreateWithPriority(&stream, cudaStreamNonBlocking, 0), cudaSuccess);
-    return stream;
-  }
-
   QueueMemory memory_;
   std::mutex notes_mutex_;
   std::vector<std::string> notes_;

@@ -16,8 +16,7 @@ sys.path.insert(0, str(HERE))
 
 import find_nccl  # noqa: E402
 
-PROGRAMS = ("bin/eplb-trainer", "bin/eplbctl", "tests/cuda_gpu_test", "tests/migration_gpu_test", "tests/nccl_gpu_test",
-            "tests/cuda_bench", "tests/gemm_loop_bench", "tools/compute-sanitizer", "tools/nvidia-smi", "tools/ncu")
+PROGRAMS = ("bin/eplb-trainer", "bin/eplbctl", "tests/cuda_gpu_test", "tests/migration_gpu_test", "tests/cuda_bench", "tests/gemm_loop_bench", "tools/compute-sanitizer", "tools/nvidia-smi", "tools/ncu")
 RESULTS = ["figures.jsonl", "logs.tgz", "summary.txt"]
 VERDICT = '{"target": "a copy", "figure": "copy_to_memcpy", "value": 2.0, "at_most": 1.2, "verdict": "%s"}'
 # Figures of the three runs that RESULTS.md describes.
@@ -36,6 +35,7 @@ class RunTest(unittest.TestCase):
             (self.bundle / folder).mkdir(parents=True)
         for name in PROGRAMS:
             self.program(name, "exit 0")
+        self.program("tests/migration_gpu_test", "echo NcclMigrationProcessesTest")
         for script in ("run.sh", "find_nccl.py"):
             shutil.copy(HERE / script, self.bundle / "suite/gpu")
         for script in ("trainer_gpu_test.py", "torch_step.py", "attach_step.py"):
@@ -131,12 +131,12 @@ class RunTest(unittest.TestCase):
         self.assertFalse((self.bundle / "out").exists())
 
     def test_skipped_steps_are_named_and_fail_where_all_are_required(self):
-        (self.bundle / "tests/nccl_gpu_test").unlink()
+        self.program("tests/migration_gpu_test", "exit 0")
         self.program("tests/gemm_loop_bench", "echo needs a GPU; exit 77")
         (self.bundle / "suite/gpu/torch_step.py").write_text("print('the torch step is skipped: no torch')\nraise SystemExit(77)\n")
         self.program("tools/ncu", "echo '==ERROR== ERR_NVGPUCTRPERM'; exit 1")
         code, lines = self.run_suite(EPLB_BUDGET_SECONDS="9999")
-        self.assertEqual((code, lines[-1]), (0, "5 steps skipped: nccl_ranks nccl_migration torch bench_gemm_loop profile"))
+        self.assertEqual((code, lines[-1]), (0, "4 steps skipped: nccl_migration torch bench_gemm_loop profile"))
         self.assertIn("SKIP bench_gemm_loop 0 s: needs a GPU", lines)
         self.assertIn("SKIP torch 0 s: the torch step is skipped: no torch", lines)
         self.assertEqual(self.run_suite(EPLB_BUDGET_SECONDS="9999", EPLB_REQUIRE_ALL="1")[0], 1)
@@ -160,7 +160,7 @@ class RunTest(unittest.TestCase):
 
     def test_little_is_printed_and_the_verdicts_last(self):
         noise = f"i=0; while [ $i -lt 300 ]; do echo {'x' * 300}; i=$((i+1)); done; echo the reason; exit 3"
-        for name in ("tests/cuda_gpu_test", "tests/migration_gpu_test", "tests/nccl_gpu_test", "tools/compute-sanitizer"):
+        for name in ("tests/cuda_gpu_test", "tests/migration_gpu_test", "tools/compute-sanitizer"):
             self.program(name, noise)
         self.program("tests/cuda_bench", f"for i in 1 2 3 4 5 6 7 8; do echo '{VERDICT % 'MISSED'}'; done; exit 1")
         code, _ = self.run_suite(EPLB_BUDGET_SECONDS="9999")
@@ -232,11 +232,11 @@ class RunTest(unittest.TestCase):
         library = self.bundle / "site-packages/nvidia/nccl/lib/libnccl.so.2"
         library.parent.mkdir(parents=True)
         library.touch()
-        self.program("tests/nccl_gpu_test", 'echo "takes $EPLB_NCCL_PATH"')
-        lines = self.run_suite("nccl_ranks", PYTHONPATH=str(self.bundle / "site-packages"))[1]
+        self.program("tests/migration_gpu_test", 'echo "Nccl takes $EPLB_NCCL_PATH"')
+        lines = self.run_suite("nccl_migration", PYTHONPATH=str(self.bundle / "site-packages"))[1]
         self.assertIn(f"NCCL: {library}", lines)
-        self.assertEqual(self.log("nccl_ranks"), f"takes {library}\n")
-        self.assertIn("NCCL: /opt/mine.so", self.run_suite("nccl_ranks", EPLB_NCCL_PATH="/opt/mine.so")[1])
+        self.assertEqual(self.log("nccl_migration"), f"Nccl takes {library}\n")
+        self.assertIn("NCCL: /opt/mine.so", self.run_suite("nccl_migration", EPLB_NCCL_PATH="/opt/mine.so")[1])
 
 
 class BundleTest(unittest.TestCase):
@@ -258,7 +258,7 @@ class BundleTest(unittest.TestCase):
     def test_it_holds_what_the_steps_take(self):
         root, ended = self.make()
         self.assertEqual((ended.returncode, ended.stderr), (0, ""))
-        for name in ("bin/eplbd", "bin/eplbctl", "bin/eplb-trainer", "tests/nccl_gpu_test",
+        for name in ("bin/eplbd", "bin/eplbctl", "bin/eplb-trainer", "tests/migration_gpu_test",
                      "python/eplb/client.py", "suite/gpu/run.sh", "suite/gpu/torch_step.py", "suite/gpu/attach_step.py", "suite/integration/job.py",
                      "suite/client/python/ranks.py", "data/moe64_aux.jsonl", "driver"):
             self.assertTrue((root / "bundle" / name).is_file(), name)
@@ -290,10 +290,10 @@ class BundleTest(unittest.TestCase):
         self.assertEqual(ended.stdout, f"{bundle}/python/eplb/__init__.py\n")
 
     def test_one_that_is_too_large_to_send_is_refused(self):
-        root, ended = self.make(strip='truncate -s 6M "$out"')  # 3 programs and 5 tests: 48 MiB; zeros pack well
+        root, ended = self.make(strip='truncate -s 7M "$out"')  # 3 programs and 4 tests: 49 MiB; zeros pack well
         self.assertEqual(ended.returncode, 0, ended.stderr)
         self.assertRegex(ended.stdout, f"^{root}/bundle: (49|5[0-5]) MiB\n$")
-        root, ended = self.make(strip='truncate -s 7M "$out"')
+        root, ended = self.make(strip='truncate -s 8M "$out"')
         self.assertEqual(ended.returncode, 1)
         self.assertRegex(ended.stderr, "the bundle has 5[6-9] MiB, it must stay below 56 MiB")
 

@@ -109,30 +109,6 @@ TEST(AlignTest, RandomPlacementsKeepSurvivorsAndChangeAsLittleAsPossible) {
   }
 }
 
-TEST(AlignTest, EvaluationStaysTheSame) {
-  constexpr uint64_t kSeed = 61;
-  Random random(kSeed);
-  for (int i = 0; i < 300; ++i) {
-    SCOPED_TRACE(absl::StrCat("seed ", kSeed, " case ", i));
-    const Topology topology = RandomTopology(random);
-    const Placement next = RandomPlacement(random, topology);
-    const Placement aligned = *Align(RandomPlacement(random, topology), next);
-    LoadMatrix counts(topology.num_layers(), topology.num_experts());
-    // Multiples of every possible replica count, so that shares and sums are exact.
-    for (int64_t& cell : counts.reshaped()) cell = int64_t{5354228880} * Pick(random, 0, 9);
-    const Load load = *Load::FromCounts(counts);
-    ASSERT_TRUE((Evaluate(load, next)->gpu_loads == Evaluate(load, aligned)->gpu_loads).all());
-    ASSERT_EQ(CountDuplicates(next), CountDuplicates(aligned));
-  }
-}
-
-TEST(AlignTest, EqualPlacementComesBackUnlessRanksAreOutOfOrder) {
-  const Topology topology =
-      *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 6, .num_gpus = 2});
-  const Placement placement = Placement::Static(topology);
-  EXPECT_EQ(*Align(placement, placement), placement);
-}
-
 TEST(AlignTest, ArrivalsTakeFreedSlotsInTheirOrder) {
   const Topology topology =
       *Topology::Make({.num_layers = 1, .num_experts = 6, .num_slots = 6, .num_gpus = 2});

@@ -62,29 +62,10 @@ TEST(EdgeColouringTest, RandomMultigraphsNeedMaxDegreeColours) {
   }
 }
 
-TEST(EdgeColouringTest, CompleteGraphsNeedAsManyColoursAsVertices) {
-  for (int32_t n = 1; n <= 17; ++n) {
-    std::vector<BipartiteEdge> edges(static_cast<size_t>(n) * static_cast<size_t>(n));
-    for (int32_t i = 0; i < n * n; ++i) edges[static_cast<size_t>(i)] = {i / n, i % n};
-    EXPECT_EQ(Check(edges, *ColourEdges(edges, n, n)), "") << n;
-  }
-}
-
 TEST(EdgeColouringTest, TakenColourIsFlippedAlongThePath) {
   // Left 1 wants colour 0, which right 0 has already given to the first edge.
   const std::vector<BipartiteEdge> edges{{0, 0}, {1, 0}};
   EXPECT_THAT(ColourEdges(edges, 2, 1)->colours, ElementsAre(1, 0));
-}
-
-TEST(EdgeColouringTest, ParallelEdgesTakeOneColourEach) {
-  const std::vector<BipartiteEdge> edges(3, BipartiteEdge{0, 0});
-  EXPECT_THAT(ColourEdges(edges, 1, 1)->colours, ElementsAre(0, 1, 2));
-}
-
-TEST(EdgeColouringTest, NoEdgesNeedNoColour) {
-  const auto colouring = ColourEdges({}, 4, 4);
-  ASSERT_TRUE(colouring.ok());
-  EXPECT_EQ(colouring->num_colours, 0);
 }
 
 TEST(EdgeColouringTest, RefusesAVertexOutOfRange) {

@@ -88,13 +88,7 @@ TEST(LoadTest, EqualMeansSameKindShapeAndCells) {
   EXPECT_FALSE(*Load::FromCounts(CountMatrix(1, 2)) == *Load::FromCounts(LoadMatrix::Ones(2, 2)));
 }
 
-using ::testing::HasSubstr;
-
-Load Counts(int64_t a, int64_t b) {
-  LoadMatrix counts(1, 2);
-  counts << a, b;
-  return *Load::FromCounts(counts);
-}
+Load Counts(int64_t a, int64_t b) { return *Load::FromCounts(CountMatrix(a, b)); }
 
 TEST(LoadAverageTest, SumsOfCountsAreExact) {
   const Load first = Counts(int64_t{1} << 53, 0);

@@ -32,6 +32,13 @@ int32_t Pick(Generator& random, int32_t first, int32_t last) {
   return first + static_cast<int32_t>(random() % static_cast<uint64_t>(last - first + 1));
 }
 
+// About normal, the same on every machine.
+inline double Normal(Random& random) {
+  double sum = 0;
+  for (int i = 0; i < 12; ++i) sum += Pick(random, 0, 1'000'000) / 1e6;
+  return sum - 6;
+}
+
 // Up to 3 layers, 12 experts, 6 GPUs, 3 nodes and 24 slots; also GPUs with unequal slot counts.
 inline Topology RandomTopology(Random& random) {
   TopologyOptions options;

@@ -89,8 +89,6 @@ TEST(TopologyTest, CheckSameNamesTheFirstNumberThatDiffers) {
             "the old placement has 4 experts, the new placement has 5");
 }
 
-using ::testing::HasSubstr;
-
 Topology Shape(int32_t nodes, int32_t groups, int32_t experts = 12) {
   return *Topology::Make({.num_layers = 1,
                           .num_experts = experts,

@@ -31,14 +31,8 @@ class RawConnection {
   void Send(const std::string& bytes) {
     (void)send(descriptor_, bytes.data(), bytes.size(), MSG_NOSIGNAL);
   }
-  // Returns the bytes up to and including `end`; later bytes are kept for the next call.
-  // Less when the other end closes, or after 20 s of silence; so do the next two.
-  std::string ReadUntil(const std::string& end) {
-    size_t found = 0;
-    while ((found = kept_.find(end)) == std::string::npos && Receive()) continue;
-    return Take(found == std::string::npos ? found : found + end.size());
-  }
-  // Returns the next `size` bytes.
+  // Returns the next `size` bytes, less when the other end closes, or after 20 s of silence; so
+  // does the next one.
   std::string Read(size_t size) {
     while (kept_.size() < size && Receive()) continue;
     return Take(size);

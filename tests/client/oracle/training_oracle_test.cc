@@ -151,13 +151,5 @@ TEST_P(ForgottenTensorTest, CheckFindsTheUnregisteredTensor) {
                            "is neither registered nor rebuilt .*"));
 }
 
-TEST(CheckExpertsTest, CompleteRegistrationPassesAndTheTrainingDoesNotNotice) {
-  const Trained trained =
-      Train({.transports = MakeSharedMemoryWorld, .migrate = true, .check = true});
-  ASSERT_TRUE(trained.status.ok()) << trained.status;
-  EXPECT_EQ(trained.num_switches, kOracleSwitches);
-  EXPECT_EQ(CountChanged(trained), 0);
-}
-
 }  // namespace
 }  // namespace eplb

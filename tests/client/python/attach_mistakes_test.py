@@ -19,50 +19,14 @@ from checkpoint_test import write_placement  # noqa: E402
 from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
+from torch_trainer import Gather, Scatter  # noqa: E402
 
 EXPERTS, WIDTH, HIDDEN, TOKENS, WORLD = 8, 6, 10, 16, 4
-
-
-class Gather(torch.autograd.Function):
-    """Rows of all ranks of a group, in their order."""
-
-    @staticmethod
-    def forward(context, rows, group):
-        context.group = group
-        found = [torch.empty_like(rows) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(found, rows.contiguous(), group=group)
-        return torch.cat(found)
-
-    @staticmethod
-    def backward(context, gradient):
-        return Scatter.apply(gradient, context.group), None
-
-
-class Scatter(torch.autograd.Function):
-    """This rank's rows of the sum over a group."""
-
-    @staticmethod
-    def forward(context, rows, group):
-        context.group = group
-        summed = rows.clone()
-        dist.all_reduce(summed, group=group)
-        return summed.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
-
-    @staticmethod
-    def backward(context, gradient):
-        return Gather.apply(gradient, context.group), None
 
 
 class Gate(nn.Linear):
     def forward(self, x):
         return super().forward(x).softmax(dim=-1).topk(2, dim=-1)
-
-
-class ExpertChoice(Gate):
-    """Each expert chooses its tokens."""
-
-    def forward(self, x):
-        return nn.Linear.forward(self, x).softmax(dim=-1).t().topk(4, dim=-1)
 
 
 class PlainGate(nn.Module):
@@ -120,12 +84,12 @@ class MoE(nn.Module):
 
     def forward(self, x):
         weights, chosen = self.gate(x)
-        xs, ws = Gather.apply(x, self.group), Gather.apply(weights, self.group)
-        chosen = Gather.apply(chosen, self.group)
+        xs, ws = Gather.apply(self.group, x), Gather.apply(self.group, weights)
+        chosen = Gather.apply(self.group, chosen)
         out = torch.zeros_like(xs)
         for number, slot in self.slots.items():
             out = out + ((chosen == number) * ws).sum(dim=1, keepdim=True) * self.experts.one(slot, xs)
-        return x + Scatter.apply(out, self.group)
+        return x + Scatter.apply(self.group, out)
 
 
 class Trainer:
@@ -233,14 +197,6 @@ def a_list_for_a_group():
     Trainer().attach(ep_group=[0, 1])
 
 
-def two_models():
-    trainer, second = Trainer(), Trainer()
-    for layer, other in zip(trainer.model, second.model):
-        other.experts = layer.experts
-    trainer.attach().train()
-    del second
-
-
 def one_parameter_in_two_models():
     trainer, second = Trainer(), Trainer()
     for layer, other in zip(trainer.model, second.model):
@@ -287,22 +243,6 @@ def moved_at_once():
         Trainer().attach(check_batch=None, initial_placement=placement)
 
 
-def expert_choice():
-    trainer = Trainer(gate=lambda: ExpertChoice(WIDTH, EXPERTS))
-    trainer.attach(check_batch=trainer.batch())
-
-
-def attach_after_a_compiled_forward():
-    trainer = Trainer()
-    for layer in trainer.model:
-        layer.gate.compile(backend="eager")
-    trainer.model(trainer.batch())
-    try:
-        trainer.attach()
-    finally:
-        torch._dynamo.reset()
-
-
 def uneven_shards():
     trainer, mesh = Trainer(ep=1), init_device_mesh("cpu", (WORLD,))
     for layer in trainer.model:
@@ -320,7 +260,6 @@ REFUSED = (
     (wrong_number_of_local_experts, "InvalidArgument", "no dimension of its parameters is the 4 experts"),
     (wrong_number_of_local_experts_with_a_batch, "InvalidArgument", "check_forward: with moved experts the outputs differ"),
     (a_list_for_a_group, "InvalidArgument", "ep_group is a list, expected a ProcessGroup"),
-    (two_models, "InvalidArgument", ".experts: a MoE outside of the model has the same experts"),
     (one_parameter_in_two_models, "InvalidArgument", ".experts: a Stack outside of the model has the same experts"),
     (trained_by(Lamb), "InvalidArgument", "0.experts.w1", "Lamb updates it by norms over several experts"),
     (trained_by(torch.optim.Adafactor), "InvalidArgument", "Adafactor updates it by norms over several experts"),
@@ -331,8 +270,6 @@ REFUSED = (
     (a_batch_on_one_rank, "FailedPrecondition", "check_batch: rank 1 was given another than rank 0"),
     (an_option_on_one_rank, "InvalidArgument", "vote_every: '2', expected an integer"),
     (moved_at_once, "InvalidArgument", "initial_placement: experts would move at once, and no batch has shown yet"),
-    (expert_choice, "FailedPrecondition", "holds numbers of tokens, as of an expert-choice router"),
-    (attach_after_a_compiled_forward, "FailedPrecondition", "the router 0.gate is in a compiled graph"),
     (uneven_shards, "InvalidArgument", "0.experts.w1", "shards must be equal"),
     (experts_whose_outputs_are_0, "FailedPrecondition", "the outputs do not depend on which expert computes"),
     (a_forward_that_is_not_repeatable, "FailedPrecondition", "two forwards with one batch differ"))

@@ -1,7 +1,5 @@
 """client.carry and client.static_order: rows go elsewhere and back between two steps, and the current version stays."""
 
-import os
-import pathlib
 import unittest
 
 import numpy as np
@@ -78,15 +76,6 @@ def in_static_order(client, experts):
     return refused
 
 
-def load_in_static_order(client, experts):
-    """Rows that are written in static order are those of their experts afterwards."""
-    with client.static_order():
-        experts.placement, experts.updates = client.row_placement, 5
-        experts._fill()
-        experts.placement = client.placement
-    experts.verify()
-
-
 def saved_while_carried(client, experts, path):
     with client.static_order():
         checkpoint.save(path, client)
@@ -127,13 +116,6 @@ def other_primaries(client, experts):
     return client.row_placement.digest == client.placement.digest
 
 
-def moved_away(client, experts):
-    client.finish_registration()
-    kept = experts.tensors[0][2].clone()
-    experts.tensors[0][2].data = kept
-    client.carry("static")
-
-
 class CarryTest(ranks.RankTest):
     def connected(self, world, part, *more, **options):
         return self.succeed(world, connected, self.directory, world,
@@ -153,9 +135,6 @@ class CarryTest(ranks.RankTest):
                 self.assertRegex(text, "rows of the experts were carried to placement [0-9a-f]{64}, version 0 is in force; "
                                        "carry them back first$")
 
-    def test_rows_loaded_in_static_order_are_their_experts(self):
-        self.connected(4, load_in_static_order)
-
     def test_a_checkpoint_does_not_depend_on_where_rows_are(self):
         self.assertEqual(self.connected(2, saved_while_carried, self.directory / "checkpoint"), [True] * 2)
 
@@ -171,57 +150,6 @@ class CarryTest(ranks.RankTest):
             self.assertEqual(text, "FailedPrecondition: carry: rank 1 cannot carry its rows, and its error tells why; nothing "
                                    "was moved")
         self.assertEqual(others[-1], wrong[-1])
-
-    def test_memory_that_was_exchanged_is_named(self):
-        for result in self.run_ranks(1, connected, self.directory, 1, moved_away, {}):
-            self.assert_raised(result, "InvalidArgument", "layers.0.weight", "it was registered at")
-
-    def test_replicas_get_their_experts_rows_and_a_switched_off_client_does_nothing(self):
-        def replicas(rank, directory):
-            with ranks.connect(directory, rank, 2, num_slots=12, num_gpus=2) as client:
-                experts = ranks.Experts(client, ranks.numpy_zeros)
-                client.carry(np.tile([7, 7, 7, 7, 7, 6, 5, 4, 3, 2, 1, 0], (2, 1)))
-                verify_where_rows_are(client, experts)
-                client.carry()
-                experts.verify()
-
-        self.succeed(2, replicas, self.directory)
-
-    def test_a_path_of_that_word_is_a_file(self):
-        before = os.getcwd()
-        os.chdir(self.directory)
-        self.addCleanup(os.chdir, before)
-        write_placement(self.directory, 1, ORDER).rename("static")
-
-        def first(rank, initial):
-            with ranks.connect(self.directory, rank, 1, initial_placement=initial, all_gather=lambda own: [own]) as client:
-                return client.placement.local_experts(0).tolist()
-
-        for initial, expected in (("./static", ORDER), (pathlib.Path("static"), ORDER), ("static", list(range(8)))):
-            self.assertEqual(self.succeed(1, first, initial), [expected])
-
-    def test_a_job_that_the_daemon_knows_starts_in_static_order_by_a_word(self):
-        daemon = self.start_daemon()
-
-        def start(rank, run, initial):
-            with ranks.connect(self.directory, rank, 2, endpoint=daemon.endpoint, job="known", run_id=run,
-                               all_gather=ranks.store_all_gather(self.directory, rank, 2, name=run),
-                               initial_placement=initial, require_daemon=True) as client:
-                experts = ranks.Experts(client, ranks.numpy_zeros)
-                first = client.placement.physical_to_logical_map.tolist()
-                version = client.placement.version
-                ranks.train(client, experts, 400, enough=1)
-                return first, version, client.placement.version
-
-        static = [list(range(8))] * 2
-        (first, version, moved), _ = self.succeed(2, start, "run-1", None)
-        self.assertEqual((first, version), (static, 0))
-        self.assertGreater(moved, 0)
-        (first, version, _), _ = self.succeed(2, start, "run-2", None)
-        self.assertNotEqual(first, static)
-        (first, version, _), _ = self.succeed(2, start, "run-3", "static")
-        self.assertEqual(first, static)
-        self.assertGreater(version, moved)
 
 
 if __name__ == "__main__":

@@ -144,32 +144,10 @@ def evaluation(_rank, model):
 
 
 @contextlib.contextmanager
-def trained_in_eval(_rank, model):
-    model.eval()
-    yield
-
-
-@contextlib.contextmanager
 def inference(_rank, model):
     model.eval()
     with torch.inference_mode():
         yield
-
-
-@contextlib.contextmanager
-def rank_1_in_eval(rank, model):
-    if rank != 1:
-        yield
-        return
-    with evaluation(rank, model):
-        yield
-
-
-@contextlib.contextmanager
-def past_the_hooks(_rank, model):
-    for layer in model:
-        layer.forward = lambda x, layer=layer: x + Gate.forward(layer.gate, x)[0].sum() * sum(each(x) for each in layer.experts)
-    yield
 
 
 class CountingTest(ranks.RankTest):
@@ -244,22 +222,8 @@ class CountingTest(ranks.RankTest):
         self.assertEqual(views["job"]["not_counting_reason"], "")
         self.assertIsNotNone(views["windows"][-1]["balancedness"])
 
-    def test_training_in_eval_mode_is_counted(self):
-        self.expect_counted(trained_in_eval)
-
     def test_inference_without_an_optimizer_is_counted(self):
         self.expect_counted(inference, train=0, optimizer=False)
-
-    def test_one_rank_in_eval_mode(self):
-        (reasons, views), (others, _) = self.run_attached(rank_1_in_eval)
-        self.assert_named(views, "rank 1 has counted no token since step", figure=True)
-        self.assertEqual(set(reasons), {""})
-        self.assertIn("ran without gradients", others[-1])
-
-    def test_routers_that_are_called_past_their_hooks(self):
-        (reasons, views), _ = self.run_attached(past_the_hooks)
-        self.assert_named(views, "no rank has counted a token since step")
-        self.assertIn("the routers of 0.experts, 1.experts, 2.experts and 1 more got no call", reasons[-1])
 
     def test_evaluation_from_the_start_is_told_although_no_state_comes(self):
         (reasons, views), _ = self.run_attached(evaluation, train=0)

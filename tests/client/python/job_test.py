@@ -21,21 +21,6 @@ def numpy_job(rank, world, directory, endpoint):
         return switches, received, client.placement.digest, client.transport, client.stats
 
 
-def arranged_job(rank, world, directory, endpoint, options):
-    with ranks.connect(directory, rank, world, endpoint=endpoint, job="arranged", **options) as client:
-        assert client.options.num_gpus == 2, client.options
-        experts = ranks.Experts(client, ranks.numpy_zeros)
-        client.finish_registration()
-        refused = ""
-        for layer in set(range(2)) - set(experts.layers):
-            try:
-                client.record(layer, np.ones(8, np.int64))
-            except eplb.InvalidArgument as error:
-                refused = str(error)
-        switches = ranks.train(client, experts, STEPS, enough=3)
-        return [switch[:2] for switch in switches], sum(switch[2] for switch in switches), refused, client.stats
-
-
 def torch_job(rank, world, directory, endpoint):
     dist.init_process_group("gloo", f"file://{directory}/torch", rank=rank, world_size=world)
     with eplb.Client.connect(eplb.torch_all_gather(), endpoint=endpoint, job="torch", num_layers=2, num_experts=8,
@@ -137,28 +122,6 @@ class JobTest(ranks.RankTest):
             self.assertTrue(stats.connected)
             self.assertEqual(stats.commits, 2)
             self.assertGreater(stats.reports_sent, 0)
-
-    def arrange(self, **options):
-        results = self.succeed(4, arranged_job, 4, self.directory, self.start_daemon().endpoint, options)
-        self.assertEqual(len(results[0][0]), 3, "no three switches within the steps")
-        self.assertEqual([result[0] for result in results], [results[0][0]] * 4)
-        for *_, stats in results:
-            self.assertEqual(stats.commits, 3)
-        return results
-
-    def test_two_pipeline_stages_of_two_gpus_move_their_own_layers(self):
-        results = self.arrange(pipeline_parallel_size=2)
-        for rank, (_, _, refused, stats) in enumerate(results):
-            self.assertIn(f"counts of layer {1 - rank // 2}: it is registered by pipeline stage {1 - rank // 2}", refused)
-            self.assertGreater(stats.reports_sent, 0)
-        for stage in (0, 2):
-            self.assertGreater(results[stage][1] + results[stage + 1][1], 0)
-
-    def test_of_ranks_that_share_an_expert_the_first_reports_and_all_move(self):
-        results = self.arrange(expert_tensor_parallel=2)
-        self.assertEqual([stats.reports_sent > 0 for *_, stats in results], [True, False, True, False])
-        for piece in (0, 1):
-            self.assertGreater(results[piece][1] + results[piece + 2][1], 0)
 
     def test_torch_tensors_move_with_replicas_and_derived_ones_are_rebuilt(self):
         daemon = self.start_daemon()

@@ -123,10 +123,6 @@ class PlanTest(unittest.TestCase):
         self.assertEqual(placement.plan(self.COUNTS, num_slots=6, num_gpus=2, policy="flow"),
                          placement.plan(self.COUNTS, num_slots=6, num_gpus=2, policy="incremental", previous=static))
 
-    def test_unusable_gpus_hold_nothing(self):
-        plan = placement.plan(self.COUNTS, num_slots=8, num_gpus=2, gpu_speeds=[0, 1])
-        self.assertEqual(plan.physical_to_logical_map[:, :4].tolist(), [[-1] * 4] * 2)
-
     def test_what_cannot_be_planned_is_named(self):
         for options, message in (
                 ({"num_slots": 3, "num_gpus": 1}, "num_slots is 3"),

@@ -34,27 +34,6 @@ def lone_client():
     return eplb.Client.connect(num_layers=2, num_experts=EXPERTS)
 
 
-def routed(rank, directory, world):
-    """Routes on a rank of three with 16 slots, two for each expert. returns: (placement's row, local slots, slots)."""
-    with ranks.connect(directory, rank, world, num_slots=16) as client:
-        experts = ranks.Experts(client, ranks.numpy_zeros)
-        client.finish_registration()
-        ids = random_ids()
-        whole = client.route_tokens(1, ids, first_token=70)
-        rest = client.route_tokens(1, torch.from_numpy(ids[200:]).int(), first_token=270)
-        assert rest.dtype == torch.int32 and rest.tolist() == whole[200:].tolist()
-        counters = np.zeros(EXPERTS + 1, np.int64)
-        in_place = ids.copy()
-        assert client.route_tokens(1, in_place, slots=in_place, counters=counters, is_padding=padded(),
-                                   first_token=70) is in_place
-        assert (in_place[padded()] == -1).all() and (in_place[~padded()] == whole[~padded()]).all()
-        assert counters.tolist() == plain_counts(ids, padded())
-        client.record(1, counters[:-1])
-        experts.verify()
-        first = client.placement.first_local_slot
-        return client.placement.physical_to_logical_map[1].copy(), range(first, first + client.placement.num_local_slots), whole
-
-
 class TokensTest(ranks.RankTest):
     def test_counts_are_those_of_a_plain_loop(self):
         with lone_client() as client:
@@ -68,17 +47,24 @@ class TokensTest(ranks.RankTest):
                 client.record(0, counters[:-1])
             self.assertEqual(client.count_tokens(random_ids()[:0]).tolist(), [0] * (EXPERTS + 1))
 
-    def test_choices_go_to_local_replicas_else_evenly_to_all(self):
-        ids = random_ids()
-        for held, local, slots in self.succeed(3, routed, self.directory, 3):
-            for expert in range(EXPERTS):
-                replicas = np.flatnonzero(held == expert).tolist()
-                candidates = [slot for slot in replicas if slot in local] or replicas
-                chosen = slots[ids == expert]
-                self.assertEqual(sorted(set(chosen.tolist())), candidates)
-                for slot in candidates:
-                    self.assertGreater(3 * len(candidates) * np.sum(chosen == slot), len(chosen))
-            self.assertTrue((slots[(ids < 0) | (ids >= EXPERTS)] == -1).all())
+    def test_choices_go_to_the_replicas_of_their_expert(self):
+        with ranks.connect(self.directory, 0, 1, num_slots=16) as client:
+            experts = ranks.Experts(client, ranks.numpy_zeros)
+            client.finish_registration()
+            ids = random_ids()
+            whole = client.route_tokens(1, ids, first_token=70)
+            held = np.append(client.placement.physical_to_logical_map[1], -1)
+            self.assertEqual(held[whole].tolist(), np.where((ids >= 0) & (ids < EXPERTS), ids, -1).tolist())
+            self.assertEqual(set(whole[whole >= 0].tolist()), set(range(16)))
+            rest = client.route_tokens(1, torch.from_numpy(ids[200:]).int(), first_token=270)
+            self.assertEqual((rest.dtype, rest.tolist()), (torch.int32, whole[200:].tolist()))
+            counters, in_place = np.zeros(EXPERTS + 1, np.int64), ids.copy()
+            self.assertIs(client.route_tokens(1, in_place, slots=in_place, counters=counters, is_padding=padded(), first_token=70),
+                          in_place)
+            self.assertEqual(in_place.tolist(), np.where(padded()[:, None], -1, whole).tolist())
+            self.assertEqual(counters.tolist(), plain_counts(ids, padded()))
+            client.record(1, counters[:-1])
+            experts.verify()
 
     def test_mistakes_are_named(self):
         with lone_client() as client:

@@ -16,41 +16,11 @@ from torch import nn  # noqa: E402
 from torch.distributed.device_mesh import init_device_mesh  # noqa: E402
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard  # noqa: E402
 from torch.distributed.tensor import Shard, distribute_tensor  # noqa: E402
-from torch_trainer import EXPERTS, HIDDEN, LAYERS, WIDTH, batch  # noqa: E402
+from torch_trainer import EXPERTS, HIDDEN, LAYERS, WIDTH, Gather, Scatter, batch  # noqa: E402
 
 from eplb._rows import is_dtensor, local_of  # noqa: E402
 
 STEPS, SWITCHES = 75, 3
-
-
-class Gather(torch.autograd.Function):
-    """[tokens, ..] -> those of all ranks of the group."""
-
-    @staticmethod
-    def forward(context, group, mine):
-        context.group = group
-        found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
-        dist.all_gather(found, mine.contiguous(), group=group)
-        return torch.cat(found)
-
-    @staticmethod
-    def backward(context, gradient):
-        return None, Scatter.apply(context.group, gradient)
-
-
-class Scatter(torch.autograd.Function):
-    """[tokens of all ranks, ..] -> the sum over the ranks, for the tokens of this one."""
-
-    @staticmethod
-    def forward(context, group, whole):
-        context.group = group
-        total = whole.contiguous().clone()
-        dist.all_reduce(total, group=group)
-        return total.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
-
-    @staticmethod
-    def backward(context, gradient):
-        return None, Gather.apply(context.group, gradient)
 
 
 class Router(nn.Module):

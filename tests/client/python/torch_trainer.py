@@ -35,6 +35,36 @@ class TopKGate(nn.Module):
         return auxiliary, combine, combine.bool(), counts
 
 
+class Gather(torch.autograd.Function):
+    """[tokens, ..] -> those of all ranks of the group."""
+
+    @staticmethod
+    def forward(context, group, mine):
+        context.group = group
+        found = [torch.empty_like(mine) for _ in range(dist.get_world_size(group))]
+        dist.all_gather(found, mine.contiguous(), group=group)
+        return torch.cat(found)
+
+    @staticmethod
+    def backward(context, gradient):
+        return None, Scatter.apply(context.group, gradient)
+
+
+class Scatter(torch.autograd.Function):
+    """[tokens of all ranks, ..] -> the sum over the ranks, for the tokens of this one."""
+
+    @staticmethod
+    def forward(context, group, whole):
+        context.group = group
+        total = whole.contiguous().clone()
+        dist.all_reduce(total, group=group)
+        return total.chunk(dist.get_world_size(group))[dist.get_rank(group)].clone()
+
+    @staticmethod
+    def backward(context, gradient):
+        return None, Gather.apply(context.group, gradient)
+
+
 class AllToAll(torch.autograd.Function):
     @staticmethod
     def forward(context, group, rows):

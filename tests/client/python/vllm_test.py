@@ -5,7 +5,6 @@ import subprocess
 import sys
 import unittest
 
-import numpy as np
 import torch
 
 import engine_stand_ins
@@ -31,17 +30,6 @@ class ContractTest(unittest.TestCase):
                 self.assertTrue((ours <= theirs * (1 + 1e-9)).all(), f"{ours} beside {theirs}")
                 better += int((ours < theirs * (1 - 1e-4)).any())
         self.assertGreater(better, len(CASES) // 2)
-
-    def test_the_reference_is_there_bit_for_bit(self):
-        policy = eplb.vllm.make_policy("deepseek")
-        for case in CASES:
-            with self.subTest(case["name"]):
-                slots, _, counts = ask(policy, case)
-                self.assertEqual(counts.tolist(), case["logcnt"])
-                ties = "stable_phy2log" in case
-                self.assertEqual(peaks(case["weight"], slots, case["gpus"]).tolist(), reference_peaks(case).tolist())
-                if not ties:
-                    self.assertEqual(slots.tolist(), case["phy2log"])
 
     def test_one_map_is_on_the_cpu(self):
         case = CASES[0]
@@ -76,18 +64,6 @@ class IncumbentTest(unittest.TestCase):
             for incumbent in (first, turned):
                 moved, _ = self.moved(policy, incumbent, self.LOAD)
                 self.assertEqual(moved, 0, name)
-
-    def test_incremental_moves_less_than_a_new_placement(self):
-        rng = np.random.default_rng(3)
-        load = torch.from_numpy(rng.zipf(1.5, (4, 64)).clip(0, 10000))
-        first = eplb.vllm.EplbPolicy.rebalance_experts(load, 72, 1, 1, 8)[0]
-        drifted = (load * torch.from_numpy(rng.uniform(0.7, 1.4, load.shape))).long()
-        counts = {}
-        for name in ("incremental", "balanced"):
-            slots = eplb.vllm.make_policy(name).rebalance_experts(drifted, 72, 1, 1, 8, first)[0]
-            counts[name] = int((slots != first).sum())
-            self.assertLessEqual(peaks(drifted, slots, 8).sum(), peaks(drifted, first, 8).sum())
-        self.assertLess(counts["incremental"], counts["balanced"])
 
     def test_an_incumbent_that_cannot_be_followed_is_left_aside(self):
         plain = eplb.vllm.EplbPolicy.rebalance_experts(self.LOAD, 12, 1, 1, 4)[0]

@@ -3,10 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <memory>
 #include <utility>
 
-#include "tests/client/faulty_channels.h"
 #include "tests/client/rows/executor_contract.h"
 #include "tests/client/rows/expert_world.h"
 #include "tests/client/rows/paths/host_world.h"
@@ -28,25 +26,6 @@ INSTANTIATE_TEST_SUITE_P(
         ExecutorKind{"TcpWithPrimary", MakeTcpWorld, StateResidency::kWithPrimary}),
     [](const auto& kind) { return kind.param.name; });
 
-TEST(ExecutorFaultTest, DamagedRowFailsTheStageAndNoSlotChanges) {
-  std::mt19937 random(8);
-  const Topology topology = MakeTopology(2, 8, 8, 4);
-  EpGroup ep_group(topology, StateResidency::kEveryReplica, [](int32_t ranks, int64_t bytes) {
-    Transports transports = MakeSharedMemoryWorld(ranks, bytes);
-    transports[2] = std::make_unique<LossyTransport>(std::move(transports[2]));
-    return transports;
-  });
-  const Placement current = RandomPlacement(random, topology);
-  ep_group.Fill(current);
-  const auto before = ep_group.Snapshot();
-  const MigrationPlan plan = ep_group.Plan(current, RandomPlacement(random, topology));
-  const auto results = ep_group.Stage(plan, 1);
-  EXPECT_EQ(results[2].status().code(), absl::StatusCode::kDataLoss) << results[2].status();
-  EXPECT_THAT(std::string(results[2].status().message()), HasSubstr("row 0 from rank 0"));
-  ep_group.Discard();
-  EXPECT_EQ(ep_group.Snapshot(), before);
-}
-
 TEST(ExecutorFaultTest, PlanAboveStagingIsResourceExhaustedBeforeAnythingMoves) {
   std::mt19937 random(9);
   const Topology topology = MakeTopology(4, 12, 12, 3);
@@ -62,31 +41,6 @@ TEST(ExecutorFaultTest, PlanAboveStagingIsResourceExhaustedBeforeAnythingMoves) 
     EXPECT_EQ(staged.status().code(), absl::StatusCode::kResourceExhausted);
   }
   EXPECT_EQ(ep_group.CountWrong(current), 0);
-}
-
-TEST(ExecutorFaultTest, OneLayerChunksFitStagingOfOneLayer) {
-  std::mt19937 random(10);
-  const Topology topology = MakeTopology(4, 12, 14, 3);
-  EpGroup ep_group(topology, StateResidency::kWithPrimary, MakeSharedMemoryWorld,
-                   {.layers_per_chunk = 1});
-  Placement current = RandomPlacement(random, topology);
-  ep_group.Fill(current);
-  const Placement target = RandomPlacement(random, topology);
-  uint64_t version = 0;
-  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
-    const LayerPlacement changed = target.Layer(LayerId{layer});
-    const Placement after = current.WithLayers(std::span(&changed, 1)).value();
-    const MigrationPlan plan = ep_group.Plan(current, after);
-    for (int32_t rank = 0; rank < 3; ++rank)
-      EXPECT_TRUE(ep_group.executor(rank).CheckFits(plan).ok());
-    for (const auto& staged : ep_group.Stage(plan, ++version)) {
-      ASSERT_TRUE(staged.ok()) << staged.status();
-    }
-    ep_group.Commit();
-    EXPECT_EQ(ep_group.CountWrong(after), 0);
-    current = after;
-  }
-  EXPECT_EQ(current, target);
 }
 
 TEST(ExecutorFaultTest, SecondStageNeedsACommitOrADiscard) {

@@ -45,21 +45,6 @@ TEST(BacktestTest, NothingIsJudgedOnTheWindowThatItWasComputedFrom) {
   EXPECT_EQ(two.Scores().back().total(), 0);
 }
 
-TEST(BacktestTest, EqualInputGivesEqualScores) {
-  const auto hot = [](int t) { return t * 3 % 16; };
-  for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
-    const Backtest one = RunOf(8, 1e-2, hot, {.split = split});
-    const Backtest other = RunOf(8, 1e-2, hot, {.split = split});
-    ASSERT_EQ(one.Scores().size(), other.Scores().size());
-    EXPECT_EQ(one.choice(), other.choice());
-    EXPECT_EQ(one.gate().shown.realized, other.gate().shown.realized);
-    for (size_t i = 0; i < one.Scores().size(); ++i) {
-      EXPECT_EQ(one.Scores()[i].net_seconds, other.Scores()[i].net_seconds) << i;
-      EXPECT_EQ(one.Scores()[i].spent_seconds, other.Scores()[i].spent_seconds) << i;
-    }
-  }
-}
-
 TEST(BacktestTest, ALoadThatStaysIsWorthItsMigration) {
   const Backtest backtest = RunOf(6, 1e-2, [](int) { return 0; });
   ASSERT_TRUE(backtest.choice().has_value());

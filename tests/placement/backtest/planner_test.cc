@@ -12,7 +12,6 @@
 namespace eplb {
 namespace {
 
-using ::testing::HasSubstr;
 using ::testing::IsEmpty;
 
 // A planner with the windows of its job.
@@ -84,21 +83,6 @@ TEST(PlannerTest, EqualQuestionsHaveEqualAnswersAndLeaveTheStateAsItIs) {
   EXPECT_EQ(AskPlanner(question, start)->answer->placement, next.answer->placement);
 }
 
-TEST(PlannerTest, AfterAShiftOfTheDomainTheAnswerFitsTheNewLoad) {
-  PlannedJob job;
-  Placement incumbent = StartOfJob();
-  for (int t = 0; t < 20; ++t) {
-    const int32_t hot = t < 10 ? 0 : 8;
-    std::optional<PlannerAnswer> answer = job.AfterWindow(hot, incumbent);
-    if (answer.has_value()) incumbent = std::move(answer->placement);
-    if (t == 9) {
-      EXPECT_LT(PeakOf(incumbent, 0), PeakOf(StartOfJob(), 0));
-    }
-  }
-  EXPECT_LT(PeakOf(incumbent, 8), PeakOf(StartOfJob(), 8));
-  EXPECT_THAT(BacktestText(job.question.state->backtest), HasSubstr("over 20 windows"));
-}
-
 TEST(PlannerTest, TheNewestIntervalHoldsAndAnotherHierarchyBeginsAnew) {
   const Placement start = StartOfJob();
   PlannerQuestion question = QuestionOn({HotWindow(0), HotWindow(0), HotWindow(0)});
@@ -144,12 +128,6 @@ TEST(PlannerTest, SecondsAreCountedFromTheFirstPricesOnAndTheLastOnesStay) {
   EXPECT_EQ(question.state->backtest.num_windows(), 4);
   EXPECT_GT(most(), 0);
   EXPECT_LT(most(), 100) << "seconds";
-}
-
-TEST(PlannerTest, AWindowOfAnotherShapeIsRefused) {
-  const Placement start = StartOfJob();
-  const auto outcome = AskPlanner(QuestionOn({HotWindow(0, 1)}), start);
-  EXPECT_EQ(outcome.status().code(), absl::StatusCode::kInvalidArgument);
 }
 
 // A fixed policy: the one candidate that estimates by the sum of two windows.

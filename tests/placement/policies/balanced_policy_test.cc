@@ -164,26 +164,6 @@ TEST(BalancedPolicyTest, APreviousPlacementOnAnotherTopologyIsIgnored) {
             Solve({}, {.load = load, .topology = topology}));
 }
 
-TEST(BalancedPolicyTest, ALayerWithoutLoadHasEvenCountsAndNoDuplicates) {
-  Random random(kBalancedPolicySeed);
-  for (int i = 0; i < 60; ++i) {
-    const Topology topology = RandomShape(random, true);
-    SCOPED_TRACE(Describe(topology));
-    LoadMatrix counts = LoadMatrix::Zero(3, topology.num_experts());
-    counts.row(1) = 5;
-    const Load load = *Load::FromCounts(counts);
-    for (const Effort effort : {Effort::kFast, Effort::kDefault}) {
-      const Placement placement = Solve({.hierarchy = Hierarchy::kNone, .effort = effort},
-                                        {.load = load, .topology = topology});
-      for (const int32_t layer : {0, 2}) {
-        const auto replicas = placement.logical_replica_count().row(layer);
-        EXPECT_LE(replicas.maxCoeff() - replicas.minCoeff(), 1);
-        EXPECT_EQ(NeedlessDuplicates(placement, layer, topology.num_experts()), 0);
-      }
-    }
-  }
-}
-
 TEST(BalancedPolicyTest, UnusableGpusHoldNothingAndSpeedsCount) {
   Random random(kBalancedPolicySeed);
   LoadMatrix counts(2, 32);

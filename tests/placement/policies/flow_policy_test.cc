@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cstdio>
-#include <fstream>
 #include <string>
 
 #include "placement/align.h"
@@ -14,8 +13,7 @@
 #include "placement/split/batch_split.h"
 #include "tests/placement/policies/drift.h"
 #include "tests/placement/policy_contract.h"
-
-#include <nlohmann/json.hpp>
+#include "tests/placement/recorded_trace.h"
 
 namespace eplb {
 namespace {
@@ -47,23 +45,6 @@ constexpr uint64_t kFlowPolicySeed = 51;
 Topology ShapeOf(int32_t layers, int32_t experts, int32_t slots, int32_t gpus) {
   return *Topology::Make(
       {.num_layers = layers, .num_experts = experts, .num_slots = slots, .num_gpus = gpus});
-}
-
-std::vector<Load> ReadMoe64() {
-  std::ifstream file(EPLB_TEST_DATA "/moe64_aux.jsonl");
-  std::vector<Load> windows;
-  for (std::string line; std::getline(file, line);) {
-    const auto rows = nlohmann::json::parse(line)["load"];
-    LoadMatrix counts(8, 64);
-    for (size_t layer = 0; layer < 8; ++layer) {
-      for (size_t expert = 0; expert < 64; ++expert) {
-        counts(static_cast<Eigen::Index>(layer), static_cast<Eigen::Index>(expert)) =
-            rows[layer][expert].get<int64_t>();
-      }
-    }
-    windows.push_back(*Load::FromCounts(counts));
-  }
-  return windows;
 }
 
 Load SumOf(std::span<const Load> windows) {
@@ -270,7 +251,7 @@ TEST(FlowPolicyTest, MoreGpusThanSplitsAllowAreRefused) {
 }
 
 TEST(FlowPolicyTest, TheRecordedTraceIsFollowedAndNoRecordIsBelowEqualShares) {
-  const std::vector<Load> windows = ReadMoe64();
+  const std::vector<Load> windows = RecordedWindows();
   ASSERT_EQ(windows.size(), 240u);
   const Topology topology = ShapeOf(8, 64, 72, 8);
   const Followed flow = Follow(*MakeFlowPolicy({}), topology, windows,

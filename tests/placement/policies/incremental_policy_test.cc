@@ -158,24 +158,6 @@ TEST(IncrementalPolicyTest, AnExpertThatStaysOnAGpuKeepsItsSlot) {
   EXPECT_EQ(moves.slots_changed, moves.transfers);
 }
 
-TEST(IncrementalPolicyTest, WhatAnUnusableGpuHeldIsPutElsewhere) {
-  Drift drift = MakeDrift(0);
-  const Load load = drift.Next();
-  const int32_t unusable[] = {5};
-  // One GPU less leaves 63 slots for 64 experts, so the frame here has 80 slots.
-  const Topology topology =
-      *Topology::Make({.num_layers = 4, .num_experts = 64, .num_slots = 80, .num_gpus = 8});
-  const GpuSpeeds speeds = *GpuSpeeds::Make(8, {}, unusable);
-  const Placement incumbent = Placement::Static(topology);
-  const auto next = MakeIt()->Solve(
-      {.load = load, .topology = topology, .previous = &incumbent, .speeds = &speeds});
-  ASSERT_TRUE(next.ok()) << next.status();
-  EXPECT_FALSE(next->Holds(GpuId{5}));
-  const auto back = MakeIt()->Solve({.load = load, .topology = topology, .previous = &*next});
-  ASSERT_TRUE(back.ok()) << back.status();
-  EXPECT_TRUE(back->Holds(GpuId{5}));
-}
-
 const Topology& TwoNodes() {
   static const Topology topology = *Topology::Make({.num_layers = 1,
                                                     .num_experts = 16,

@@ -39,17 +39,5 @@ TEST(RegistryTest, AnUnknownNameIsRefusedWithTheKnownOnes) {
   }
 }
 
-TEST(RegistryTest, OptionsReachDeepseek) {
-  const Load load = *Load::FromCounts(LoadMatrix::Constant(1, 24, 6));
-  const Topology topology = *Topology::Make({1, 24, 32, 8, 2, 4});
-  const auto solve = [&](const PolicyOptions& options) {
-    return *(*MakePolicy("deepseek", options))->Solve({.load = load, .topology = topology});
-  };
-  const Placement plain = solve({});
-  EXPECT_NE(solve({.hierarchy = Hierarchy::kNone}), plain);
-  EXPECT_NE(solve({.tie_break = TieBreak::kCompat, .hierarchy = Hierarchy::kNone}),
-            solve({.hierarchy = Hierarchy::kNone}));
-}
-
 }  // namespace
 }  // namespace eplb

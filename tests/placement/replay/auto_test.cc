@@ -1,10 +1,8 @@
 // Policy `auto` over whole runs: against each of its candidates as it would have been alone, and
 // against doing nothing.
-#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <fstream>
 #include <string>
 #include <vector>
 
@@ -13,24 +11,15 @@
 #include "placement/policies/registry.h"
 #include "placement/replay/replay.h"
 #include "tests/placement/random_placement.h"
-
-#include <nlohmann/json.hpp>
+#include "tests/placement/recorded_trace.h"
 
 namespace eplb {
 namespace {
-
-using ::testing::HasSubstr;
 
 constexpr double kMostHarm = 0.005;   // part of the time without any move
 constexpr double kMostBehind = 0.02;  // part of that time behind the best candidate alone
 constexpr double kLeastHeld = 0.85;   // part of the predictions
 constexpr int32_t kGpus = 8;
-
-double Normal(Random& random) {
-  double sum = 0;
-  for (int i = 0; i < 12; ++i) sum += Pick(random, 0, 1'000'000) / 1e6;
-  return sum - 6;
-}
 
 RealMatrix Drawn(Random& random, double spread) {
   RealMatrix cells(2, 32);
@@ -187,52 +176,13 @@ TEST(AutoTest, PredictionsOfExactSplitsHoldToo) {
   }
 }
 
-TEST(AutoTest, AMigrationThatNeverPaysIsNotMade) {
-  Random random(6);
-  const RealMatrix same = Drawn(random, 0.3);
-  const Windows run = MakeRun(7, 24, [&](Random&, int) { return same; });
-  const ReplayResult result = Auto(run, 40, 300);
-  EXPECT_EQ(result.summary.transfers, 0);
-  EXPECT_THAT(result.rows.back().reason, HasSubstr("none beats doing nothing"));
-}
-
-TEST(AutoTest, EqualInputGivesEqualDecisionsAndNothingSeesItsFuture) {
-  RealMatrix now = RealMatrix::Zero(2, 32);
-  Windows run = MakeRun(8, 24, [&](Random& random, int) {
-    now += Drawn(random, 0.2);
-    return now;
-  });
-  const ReplayResult whole = Auto(run, 40, 0.1);
-  const ReplayResult again = Auto(run, 40, 0.1);
-  ASSERT_EQ(again.rows.size(), whole.rows.size());
-  const Topology topology = Shape(run, 40);
-  const ReplayOptions options = OptionsFor(run, topology, 0.1);
-  run.windows.erase(run.windows.begin() + 12, run.windows.end());
-  run.steps.resize(12);
-  const ReplayResult prefix = Replay({run.windows, run.steps}, topology, "auto", options).value();
-  for (size_t t = 0; t < whole.rows.size(); ++t) {
-    EXPECT_EQ(again.rows[t].reason, whole.rows[t].reason) << t;
-    EXPECT_EQ(again.rows[t].balancedness, whole.rows[t].balancedness) << t;
-    if (t >= prefix.rows.size()) continue;
-    EXPECT_EQ(prefix.rows[t].reason, whole.rows[t].reason) << t;
-    EXPECT_EQ(prefix.rows[t].transfers, whole.rows[t].transfers) << t;
-  }
-}
-
 TEST(AutoTest, TheRecordedTraceIsBalancedAsTheBestCandidateWould) {
   Windows run;
-  std::ifstream file(EPLB_TEST_DATA "/moe64_aux.jsonl");
-  LoadMatrix sum;
-  int records = 0;
-  for (std::string line; std::getline(file, line);) {
-    const auto rows = nlohmann::json::parse(line)["load"].get<std::vector<std::vector<int64_t>>>();
-    LoadMatrix counts(rows.size(), rows[0].size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      counts.row(static_cast<Eigen::Index>(i)) =
-          Eigen::Map<const Eigen::Array<int64_t, 1, Eigen::Dynamic>>(rows[i].data(), 64);
-    }
-    sum = records % 4 == 0 ? counts : LoadMatrix(sum + counts);
-    if (++records % 4 == 0) run.Add(sum, 20);
+  const std::vector<Load> recorded = RecordedWindows();
+  for (size_t t = 0; t + 3 < recorded.size(); t += 4) {
+    LoadMatrix sum = recorded[t].counts();
+    for (size_t i = 1; i < 4; ++i) sum += recorded[t + i].counts();
+    run.Add(sum, 20);
   }
   ASSERT_EQ(run.windows.size(), 60u);
   const ReplayResult result = Auto(run, 72, 0.03);

@@ -5,15 +5,11 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
-#include <filesystem>
-#include <fstream>
 #include <iterator>
 
 #include "placement/policies/registry.h"
 #include "tests/placement/random_placement.h"
-
-#include <nlohmann/json.hpp>
+#include "tests/placement/recorded_trace.h"
 
 namespace eplb {
 namespace {
@@ -25,13 +21,6 @@ constexpr double kMostHarm = 0.005;  // part of the time without any move
 constexpr const char* kPolicies[] = {"deepseek", "balanced", "incremental"};
 
 constexpr PolicyOptions kFast{.hierarchy = Hierarchy::kNone, .effort = Effort::kFast};
-
-// About normal, the same on every machine.
-double Normal(Random& random) {
-  double sum = 0;
-  for (int i = 0; i < 12; ++i) sum += Pick(random, 0, 1'000'000) / 1e6;
-  return sum - 6;
-}
 
 // A trace with the steps of its windows, ten each.
 struct Series {
@@ -129,15 +118,16 @@ TEST(ReplayTest, DecisionsDoNotSeeTheirFuture) {
   const Series series = MakeSeries(random, drift);
   const Series other = MakeSeries(random, drift);
   const Topology topology = series.Frame(20, 4);
-  for (const bool priced : {false, true}) {
-    ReplayOptions options{.every = 2, .history = 3};
+  for (const auto& [policy, priced] :
+       {std::pair("deepseek", false), std::pair("deepseek", true), std::pair("auto", true)}) {
+    ReplayOptions options{.every = 2, .history = 3, .policy = kFast};
     if (priced) options.costs = CostsOf(series, topology, 0.01);
-    const ReplayResult whole = Replay(series.trace(), topology, "deepseek", options).value();
+    const ReplayResult whole = Replay(series.trace(), topology, policy, options).value();
     EXPECT_GT(whole.summary.rebalances, 1);
     for (const size_t t : {1, 7, 20, 39}) {
       Series changed = series;
       for (size_t i = t; i < changed.windows.size(); ++i) changed.windows[i] = other.windows[i];
-      const ReplayResult result = Replay(changed.trace(), topology, "deepseek", options).value();
+      const ReplayResult result = Replay(changed.trace(), topology, policy, options).value();
       // The decision before window t is made from windows < t too.
       for (size_t i = 0; i <= t; ++i) {
         EXPECT_EQ(result.rows[i].reason, whole.rows[i].reason) << i;
@@ -145,7 +135,7 @@ TEST(ReplayTest, DecisionsDoNotSeeTheirFuture) {
       }
       const ReplayTrace prefix{std::span(series.windows).first(t),
                                std::span(series.steps).first(t)};
-      const ReplayResult shorter = Replay(prefix, topology, "deepseek", options).value();
+      const ReplayResult shorter = Replay(prefix, topology, policy, options).value();
       for (size_t i = 0; i < t; ++i) {
         EXPECT_EQ(shorter.rows[i].reason, whole.rows[i].reason) << i;
         EXPECT_EQ(shorter.rows[i].balancedness, whole.rows[i].balancedness) << i;
@@ -302,16 +292,7 @@ TEST(ReplayTest, RandomDriftIsNeverMadeWorse) {
 
 TEST(ReplayTest, ARecordedTraceIsNeverMadeWorse) {
   Series series;
-  std::ifstream file(EPLB_TEST_DATA "/moe64_aux.jsonl");
-  for (std::string line; std::getline(file, line);) {
-    const auto rows = nlohmann::json::parse(line)["load"].get<std::vector<std::vector<int64_t>>>();
-    LoadMatrix counts(rows.size(), rows[0].size());
-    for (size_t i = 0; i < rows.size(); ++i) {
-      counts.row(static_cast<Eigen::Index>(i)) =
-          Eigen::Map<const Eigen::Array<int64_t, 1, Eigen::Dynamic>>(rows[i].data(), 64);
-    }
-    series.Add(Load::FromCounts(counts).value());
-  }
+  for (const Load& load : RecordedWindows()) series.Add(load);
   ASSERT_EQ(series.windows.size(), 240u);
   for (const char* name : kPolicies) {
     for (const int32_t slots : {64, 72}) {
@@ -323,41 +304,6 @@ TEST(ReplayTest, ARecordedTraceIsNeverMadeWorse) {
         const ReplayResult result = Replay(series.trace(), topology, name, options).value();
         EXPECT_GE(NetShare(result.summary), cost < 0.05 ? 0.05 : -kMostHarm)
             << name << ", " << slots << " slots, cost " << cost;
-      }
-    }
-  }
-}
-
-// Windows without an order: {"expert_popularity": [layers][experts]}, one a file.
-TEST(ReplayTest, ExtraTracesAreNeverMadeWorse) {
-  const char* directory = std::getenv("EPLB_EXTRA_TRACES");
-  if (directory == nullptr) GTEST_SKIP() << "EPLB_EXTRA_TRACES names no folder of traces";
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(directory)) {
-    if (entry.path().extension() == ".json") paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
-  ASSERT_FALSE(paths.empty()) << directory;
-  Series series;
-  for (const auto& path : paths) {
-    const auto rows = nlohmann::json::parse(std::ifstream(path))["expert_popularity"]
-                          .get<std::vector<std::vector<double>>>();
-    RealMatrix cells(rows.size(), rows[0].size());
-    for (Eigen::Index i = 0; i < cells.rows(); ++i) {
-      for (Eigen::Index j = 0; j < cells.cols(); ++j) cells(i, j) = rows[i][j];
-    }
-    series.Add(Load::FromEstimates(cells).value());
-  }
-  for (const char* name : kPolicies) {
-    for (const int32_t gpus : {2, 4}) {
-      const Topology topology = series.Frame(8, gpus);
-      for (const double cost : {0.001, 0.01, 0.1, 1.0}) {
-        ReplayOptions options{.history = 4, .policy = kFast};
-        options.costs = CostsOf(series, topology, cost);
-        const ReplayResult result = Replay(series.trace(), topology, name, options).value();
-        EXPECT_GE(NetShare(result.summary), -kMostHarm) << name << " cost " << cost;
-        std::printf("%s, %zu extra windows, %d GPUs, a move costs %.3f windows: %+.2f %% net\n",
-                    name, paths.size(), gpus, cost, 100 * NetShare(result.summary));
       }
     }
   }

@@ -39,60 +39,49 @@ std::vector<RunPlacement> StaticThenEven(int64_t step) {
           {.step = step, .decided_first_step = 0, .decided_last_step = 3, .placement = Even()}};
 }
 
-TEST(RunFiguresTest, EachSeriesFollowsItsOwnPlacements) {
-  const auto figures =
-      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 4});
-  ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_EQ(figures->first_switch_step, 6);
-  EXPECT_EQ(figures->run.balancedness.size(), static_cast<size_t>(kSteps));
-  EXPECT_DOUBLE_EQ(*figures->run.balancedness[5], 0.6);
-  EXPECT_DOUBLE_EQ(*figures->run.balancedness[6], 1.0);
-  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[5], 0.6);
-  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[6], 1.0);
-  EXPECT_DOUBLE_EQ(*figures->unmoved.balancedness[11], 0.6);
-  EXPECT_DOUBLE_EQ(*figures->hindsight.balancedness[0], 1.0);
+RunFigures FiguresOf(const std::vector<RunPlacement>& placements) {
+  return EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4}).value();
 }
 
-TEST(RunFiguresTest, ASlowdownIsTheFullestGpusOverTheMean) {
-  const auto figures =
-      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 4});
-  ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_DOUBLE_EQ(*figures->run.slowdown[5], 20.0 / 12);  // GPU loads 20 and 4
-  EXPECT_DOUBLE_EQ(*figures->run.slowdown[6], 1);
-  EXPECT_DOUBLE_EQ(*figures->unmoved.slowdown[6], 20.0 / 12);
-  EXPECT_EQ(figures->unmoved.transfers, 0);
+TEST(RunFiguresTest, EachSeriesFollowsItsOwnPlacements) {
+  const RunFigures figures = FiguresOf(StaticThenEven(6));
+  EXPECT_EQ(figures.first_switch_step, 6);
+  EXPECT_EQ(figures.run.balancedness.size(), static_cast<size_t>(kSteps));
+  EXPECT_DOUBLE_EQ(*figures.run.balancedness[5], 0.6);
+  EXPECT_DOUBLE_EQ(*figures.run.balancedness[6], 1.0);
+  EXPECT_DOUBLE_EQ(*figures.policy.balancedness[5], 0.6);
+  EXPECT_DOUBLE_EQ(*figures.policy.balancedness[6], 1.0);
+  EXPECT_DOUBLE_EQ(*figures.unmoved.balancedness[11], 0.6);
+  EXPECT_DOUBLE_EQ(*figures.hindsight.balancedness[0], 1.0);
+  EXPECT_DOUBLE_EQ(*figures.run.slowdown[5], 20.0 / 12);  // GPU loads 20 and 4
+  EXPECT_DOUBLE_EQ(*figures.run.slowdown[6], 1);
+  EXPECT_DOUBLE_EQ(*figures.unmoved.slowdown[6], 20.0 / 12);
+  EXPECT_EQ(figures.unmoved.transfers, 0);
+  EXPECT_EQ(figures.run.transfers, 4);        // two experts of each of two layers change GPUs
+  EXPECT_EQ(figures.policy.transfers, 4);     // aligned, as a daemon would move it
+  EXPECT_EQ(figures.hindsight.transfers, 4);  // once, then the windows are alike
+  EXPECT_TRUE(figures.equal_shares.balancedness.empty());
+  EXPECT_TRUE(figures.hindsight_split.balancedness.empty());
 }
 
 TEST(RunFiguresTest, WithoutEplbEachExpertHasOneSlot) {
   const Topology spare =
       *Topology::Make({.num_layers = 2, .num_experts = 4, .num_slots = 6, .num_gpus = 2});
   const std::vector<RunPlacement> still = {{.placement = Placement::Static(spare)}};
-  const auto figures = EvaluateRun(HotPair(), still, {.policy = *Deepseek(), .window_steps = 4});
-  ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_DOUBLE_EQ(figures->without_eplb.balancedness[0].value(), 12.0 / 20);
-  EXPECT_DOUBLE_EQ(figures->unmoved.balancedness[0].value(), 1)
+  const RunFigures figures = FiguresOf(still);
+  EXPECT_DOUBLE_EQ(figures.without_eplb.balancedness[0].value(), 12.0 / 20);
+  EXPECT_DOUBLE_EQ(figures.unmoved.balancedness[0].value(), 1)
       << "GPU 1 has half of the hot experts";
-  EXPECT_DOUBLE_EQ(figures->without_eplb.peak_tokens, 2 * 20 * kSteps);
-  EXPECT_DOUBLE_EQ(figures->run.peak_tokens, 2 * 12 * kSteps);
-}
-
-TEST(RunFiguresTest, EachSeriesCountsTheCopiesOfItsSwitches) {
-  const auto figures =
-      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 4});
-  ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_EQ(figures->run.transfers, 4);        // two experts of each of two layers change GPUs
-  EXPECT_EQ(figures->policy.transfers, 4);     // aligned, as a daemon would move it
-  EXPECT_EQ(figures->hindsight.transfers, 4);  // once, then the windows are alike
+  EXPECT_DOUBLE_EQ(figures.without_eplb.peak_tokens, 2 * 20 * kSteps);
+  EXPECT_DOUBLE_EQ(figures.run.peak_tokens, 2 * 12 * kSteps);
 }
 
 TEST(RunFiguresTest, APlacementThatNobodysPolicyDecidedIsTakenOver) {
   std::vector<RunPlacement> placements = StaticThenEven(4);
   placements.push_back({.step = 8, .placement = Placement::Static(SmallTopology())});
-  const auto figures =
-      EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4});
-  ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[7], 1.0);
-  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[8], 0.6);
+  const RunFigures figures = FiguresOf(placements);
+  EXPECT_DOUBLE_EQ(*figures.policy.balancedness[7], 1.0);
+  EXPECT_DOUBLE_EQ(*figures.policy.balancedness[8], 0.6);
 }
 
 TEST(RunFiguresTest, WhatWasMeasuredIsOfThePlacementsThatTheStepsRanUnder) {
@@ -115,44 +104,31 @@ TEST(RunFiguresTest, ThePolicySwitchesOnlyTheLayersThatTheRunSwitched) {
   std::vector<RunPlacement> placements = StaticThenEven(6);
   placements[1].placement =
       *placements[0].placement.WithLayers(std::vector<LayerPlacement>{Even().Layer(LayerId{1})});
-  const auto figures =
-      EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4});
-  ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_DOUBLE_EQ(*figures->policy.balancedness[6], 0.8);  // layer 0 still at 0.6
+  const RunFigures figures = FiguresOf(placements);
+  EXPECT_DOUBLE_EQ(*figures.policy.balancedness[6], 0.8);  // layer 0 still at 0.6
 }
 
 TEST(RunFiguresTest, ARunWithoutASwitchSaysSo) {
-  const auto figures = EvaluateRun(HotPair(), std::vector<RunPlacement>{StaticThenEven(6)[0]},
-                                   {.policy = *Deepseek(), .window_steps = 5});
-  ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_EQ(figures->first_switch_step, -1);
-  EXPECT_EQ(figures->run.balancedness, figures->unmoved.balancedness);
-  EXPECT_EQ(figures->run.transfers, 0);
+  const RunFigures figures = FiguresOf({StaticThenEven(6)[0]});
+  EXPECT_EQ(figures.first_switch_step, -1);
+  EXPECT_EQ(figures.run.balancedness, figures.unmoved.balancedness);
+  EXPECT_EQ(figures.run.transfers, 0);
 }
 
 TEST(RunFiguresTest, DisorderIsRefused) {
+  const auto refusal = [](const std::vector<RunPlacement>& placements, int64_t window_steps) {
+    const auto figures =
+        EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = window_steps});
+    return std::string(figures.status().message());
+  };
   std::vector<RunPlacement> placements = StaticThenEven(6);
   placements[0].step = 1;
-  EXPECT_THAT(
-      std::string(EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4})
-                      .status()
-                      .message()),
-      HasSubstr("begins at step 0"));
-  placements = StaticThenEven(0);
-  EXPECT_THAT(
-      std::string(EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4})
-                      .status()
-                      .message()),
-      HasSubstr("placement 1 begins at step 0"));
+  EXPECT_THAT(refusal(placements, 4), HasSubstr("begins at step 0"));
+  EXPECT_THAT(refusal(StaticThenEven(0), 4), HasSubstr("placement 1 begins at step 0"));
   placements = StaticThenEven(6);
   placements[1].decided_last_step = kSteps;
-  EXPECT_THAT(
-      std::string(EvaluateRun(HotPair(), placements, {.policy = *Deepseek(), .window_steps = 4})
-                      .status()
-                      .message()),
-      HasSubstr("was decided on step 12"));
-  EXPECT_FALSE(
-      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 0}).ok());
+  EXPECT_THAT(refusal(placements, 4), HasSubstr("was decided on step 12"));
+  EXPECT_NE(refusal(StaticThenEven(6), 0), "");
 }
 
 TEST(RunFiguresTest, SumsAreOfTheStepsAsked) {
@@ -212,14 +188,6 @@ TEST(RunFiguresTest, ARunThatSplitsItsStepsIsMeasuredStepByStep) {
   EXPECT_DOUBLE_EQ(**MeasuredBalancedness(loads, placements, {0, 3}, SplitMode::kBatch),
                    32.0 / (8 + 8 + 12 + 12));
   EXPECT_DOUBLE_EQ(**MeasuredBalancedness(loads, placements, {0, 3}), 1);
-}
-
-TEST(RunFiguresTest, OfARunInEqualSharesThereIsNoOtherSplit) {
-  const auto figures =
-      EvaluateRun(HotPair(), StaticThenEven(6), {.policy = *Deepseek(), .window_steps = 4});
-  ASSERT_TRUE(figures.ok()) << figures.status();
-  EXPECT_TRUE(figures->equal_shares.balancedness.empty());
-  EXPECT_TRUE(figures->hindsight_split.balancedness.empty());
 }
 
 }  // namespace

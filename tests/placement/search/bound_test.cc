@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <cstdint>
 #include <vector>
@@ -30,20 +29,6 @@ TEST(BoundTest, IsTheLargerOfMeanAndHeaviestReplica) {
   const auto bounds = LowerBounds(*Load::FromCounts(counts), topology);
   ASSERT_TRUE(bounds.ok()) << bounds.status();
   EXPECT_THAT(*bounds, ElementsAre(60, 60, 210));
-}
-
-TEST(BoundTest, WithoutSpareSlotsTheHeaviestExpertCounts) {
-  const Topology topology =
-      *Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 4, .num_gpus = 2});
-  LoadMatrix counts(1, 4);
-  counts << 70, 10, 5, 5;
-  EXPECT_THAT(*LowerBounds(*Load::FromCounts(counts), topology), ElementsAre(70));
-}
-
-TEST(BoundTest, LayerWithoutLoadHasBoundZero) {
-  const Topology topology =
-      *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 9, .num_gpus = 3});
-  EXPECT_THAT(*LowerBounds(*Load::FromCounts(LoadMatrix::Zero(1, 2)), topology), ElementsAre(0));
 }
 
 // Fewest slots with which no replica carries more than `most`.
@@ -89,49 +74,18 @@ TEST(BoundTest, NoRandomPlacementIsBelowIt) {
   }
 }
 
-// All 4^6 fillings of 2 GPUs x 3 slots that hold each of 4 experts: 1560 placements.
-std::vector<std::array<int32_t, 6>> SmallPlacements() {
-  std::vector<std::array<int32_t, 6>> placements;
-  for (int32_t code = 0; code < 4096; ++code) {
-    std::array<int32_t, 6> slots{};
-    int32_t seen = 0;
-    for (int32_t slot = 0; slot < 6; ++slot) {
-      const int32_t expert = code >> (2 * slot) & 3;
-      slots[static_cast<size_t>(slot)] = expert;
-      seen |= 1 << expert;
-    }
-    if (seen == 15) placements.push_back(slots);
-  }
-  return placements;
-}
-
-double MaxGpuLoad(const std::array<int32_t, 6>& slots, const std::array<int64_t, 4>& loads) {
-  std::array<int32_t, 4> replicas{};
-  for (const int32_t expert : slots) ++replicas[static_cast<size_t>(expert)];
-  std::array<double, 2> gpus{};
-  for (size_t slot = 0; slot < slots.size(); ++slot) {
-    const auto expert = static_cast<size_t>(slots[slot]);
-    gpus[slot / 3] += static_cast<double>(loads[expert]) / replicas[expert];
-  }
-  return std::max(gpus[0], gpus[1]);
-}
-
 TEST(BoundTest, NoPlacementOfTheSmallWorldIsBelowIt) {
+  const SmallWorld world;
   const Topology topology =
       *Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 6, .num_gpus = 2});
-  const std::vector<std::array<int32_t, 6>> placements = SmallPlacements();
-  ASSERT_EQ(placements.size(), 1560U);
-  constexpr std::array<int64_t, 4> kLoads{0, 1, 2, 5};
+  const std::vector<std::vector<int32_t>> placements = AllPlacements(world);
+  constexpr int64_t kLoads[] = {0, 1, 2, 5};
   int32_t tight = 0;
-  for (size_t code = 0; code < 256; ++code) {
-    const std::array<int64_t, 4> loads{kLoads[code & 3], kLoads[code >> 2 & 3],
-                                       kLoads[code >> 4 & 3], kLoads[code >> 6]};
-    LoadMatrix counts(1, 4);
-    counts << loads[0], loads[1], loads[2], loads[3];
-    const double bound = LowerBounds(*Load::FromCounts(counts), topology)->front();
-    double best = MaxGpuLoad(placements.front(), loads);
-    for (const auto& placement : placements) best = std::min(best, MaxGpuLoad(placement, loads));
-    ASSERT_LE(bound, best + 1e-12) << "loads code " << code;
+  for (const std::vector<int64_t>& loads : AllLoads(world, kLoads)) {
+    const Load load = *Load::FromCounts(Eigen::Map<const LoadMatrix>(loads.data(), 1, 4));
+    const double bound = LowerBounds(load, topology)->front();
+    const double best = BestMaxGpuLoad(world, placements, loads);
+    ASSERT_LE(bound, best + 1e-12) << ::testing::PrintToString(loads);
     if (best <= bound + 1e-12) ++tight;
   }
   EXPECT_GT(tight, 128) << "a bound that most optima do not reach says little";

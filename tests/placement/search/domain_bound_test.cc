@@ -9,7 +9,6 @@
 
 #include "tests/placement/random_placement.h"
 #include "tests/placement/search/random_domain.h"
-#include "tests/support/exhaustive.h"
 
 namespace eplb {
 namespace {
@@ -49,8 +48,6 @@ TEST(DomainBoundTest, NoArrangementOfScarceDomainsBeatsIt) {
     EXPECT_LE(DomainBound(domain), BestPeak(domain) * kRounding) << Describe(domain);
   }
 }
-
-TEST(DomainBoundTest, IsZeroWithoutLoad) { EXPECT_EQ(DomainBound(MakeDomain({0, 0, 0}, 4, 2)), 0); }
 
 TEST(DomainBoundTest, IsTheMeanWhereAnEvenArrangementExists) {
   EXPECT_DOUBLE_EQ(DomainBound(MakeDomain({3, 3, 3, 3}, 4, 2)), 6);

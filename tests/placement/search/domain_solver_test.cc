@@ -9,7 +9,6 @@
 #include <vector>
 
 #include "tests/placement/search/random_domain.h"
-#include "tests/support/exhaustive.h"
 
 namespace eplb {
 namespace {
@@ -46,21 +45,6 @@ TEST(DomainSolverTest, MoreEffortIsNeverLessWork) {
   }
 }
 
-TEST(DomainSolverTest, ThoroughFindsTheOptimumOfTheSmallWorld) {
-  const SmallWorld world;
-  constexpr int64_t kValues[] = {0, 1, 2, 5};
-  Domain domain = MakeDomain({0, 0, 0, 0}, 6, 2);
-  DomainSolver solver(domain);
-  for (const std::vector<int64_t>& cells : AllLoads(world, kValues)) {
-    domain.load.assign(cells.begin(), cells.end());
-    const std::vector<int32_t> found = SolveWith(solver, Limits(Effort::kThorough, domain));
-    EXPECT_EQ(WhyIllegal(domain, found), "");
-    const double best = BestPeak(domain);
-    EXPECT_LE(solver.bound(), best * kSolverRounding) << Describe(domain);
-    EXPECT_LE(PeakOf(domain, found), best * (1 + 1e-5)) << Describe(domain);
-  }
-}
-
 // Share of random small domains on which thorough finds the optimum.
 void ExpectOptimal(const DomainOptions& options, int domains) {
   SCOPED_TRACE("seed " + std::to_string(kDomainSolverSeed));
@@ -79,13 +63,7 @@ void ExpectOptimal(const DomainOptions& options, int domains) {
 
 TEST(DomainSolverTest, ThoroughFindsTheOptimumOfRandomSmallDomains) {
   ExpectOptimal({.max_experts = 5, .max_gpus = 3, .max_slots = 8}, 150);
-}
-
-TEST(DomainSolverTest, ThoroughFindsTheOptimumOnUnequalGpus) {
   ExpectOptimal({.max_experts = 5, .max_gpus = 3, .max_slots = 7, .speeds = true}, 150);
-}
-
-TEST(DomainSolverTest, ThoroughFindsTheOptimumWithDuplicates) {
   ExpectOptimal({.max_experts = 4, .max_gpus = 3, .max_slots = 7, .duplicates = true}, 150);
 }
 

@@ -86,15 +86,6 @@ TEST(PackerTest, AFasterGpuGetsMore) {
   EXPECT_EQ(arrangement.tokens(1), 8);
 }
 
-// Longest first fills both GPUs of a pair of replicas last: the second one finds only a full GPU
-// and one that holds its expert.
-TEST(PackerTest, AReplicaThatStandsMakesRoom) {
-  const Domain domain = MakeDomain({9, 8, 7, 2}, 5, 2);
-  Arrangement arrangement(domain);
-  Packer packer;
-  ExpectPacks(packer, {1, 1, 1, 2}, arrangement);
-}
-
 TEST(PackerTest, EveryExpertHasAReplicaOnAffineNode) {
   Random random(kPackSeed);
   int packed = 0;

@@ -79,32 +79,6 @@ TEST(ReplicatorTest, GreedyCountsHaveTheLeastLargestUnit) {
                 });
 }
 
-TEST(ReplicatorTest, GreedyCountsKeepTheLimits) {
-  ForEachCounts(1000, {.max_experts = 40, .max_gpus = 12, .max_slots = 120, .duplicates = true},
-                [](Random&, const Domain& domain, Replicator& replicator) {
-                  Counts counts;
-                  replicator.Greedy(counts);
-                  ExpectWithinLimits(domain, counts);
-                });
-}
-
-TEST(ReplicatorTest, CountsWithoutLoadDifferByAtMostOne) {
-  SCOPED_TRACE("seed " + std::to_string(kReplicateSeed));
-  Random random(kReplicateSeed);
-  for (int i = 0; i < 500; ++i) {
-    Domain domain = RandomDomain(random, {.duplicates = true});
-    std::fill(domain.load.begin(), domain.load.end(), 0.0);
-    SCOPED_TRACE(Describe(domain));
-    Replicator replicator(domain);
-    replicator.Begin();
-    Counts counts;
-    replicator.Greedy(counts);
-    ExpectWithinLimits(domain, counts);
-    const auto [fewest, most] = std::minmax_element(counts.begin(), counts.end());
-    EXPECT_LE(*most - *fewest, 1);
-  }
-}
-
 TEST(ReplicatorTest, TheFirstExpertWinsTies) {
   const Domain domain = MakeDomain({5, 5, 5}, 5, 3);
   Replicator replicator(domain);

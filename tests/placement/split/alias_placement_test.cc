@@ -190,25 +190,6 @@ TEST(AliasPlacementTest, RandomShapesAndLoadsAreExactlyEven) {
   EXPECT_GT(uneven, 500);
 }
 
-TEST(AliasPlacementTest, EveryLoadOfASmallWorldIsExactlyEven) {
-  // 3 GPUs of 2 slots, 3 experts: k = 1; and 2 GPUs of 3 slots, 4 experts: k = 2.
-  for (const TopologyOptions& shape :
-       {TopologyOptions{.num_layers = 1, .num_experts = 3, .num_slots = 6, .num_gpus = 3},
-        TopologyOptions{.num_layers = 1, .num_experts = 4, .num_slots = 6, .num_gpus = 2}}) {
-    const Topology topology = *Topology::Make(shape);
-    for (int32_t code = 0; code < 6 * 6 * 6 * 6; ++code) {
-      LoadMatrix counts(1, shape.num_experts);
-      int32_t rest = code;
-      for (int64_t& count : counts.reshaped()) {
-        count = rest % 6;
-        rest /= 6;
-      }
-      SCOPED_TRACE(code);
-      ASSERT_NO_FATAL_FAILURE(SolveAndCheck({*Load::FromCounts(counts), topology}));
-    }
-  }
-}
-
 TEST(AliasPlacementTest, ALayerWithoutLoadKeepsItsExpertsSpread) {
   const Topology topology =
       *Topology::Make({.num_layers = 2, .num_experts = 10, .num_slots = 24, .num_gpus = 6});

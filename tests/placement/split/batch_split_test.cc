@@ -4,12 +4,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <numeric>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "placement/split/source_quotas.h"
 #include "tests/placement/random_placement.h"
 #include "tests/placement/split/split_checks.h"
 
@@ -45,11 +42,6 @@ TEST(BatchSplitTest, SlotsOfAnExpertOnOneGpuShareEqually) {
   // Expert 0 twice on GPU 0 and once on GPU 1; expert 1 twice on GPU 1, and nowhere else.
   const Placement placement = OneLayerPlacement(2, 2, {0, 0, 0, 0, 1, 1});
   EXPECT_THAT(Quotas(placement, {10, 5}), ElementsAre(3, 3, 2, 2, 3, 2));
-}
-
-TEST(BatchSplitTest, ALayerWithoutTokensHasQuotasOfZero) {
-  const Placement placement = OneLayerPlacement(3, 2, {0, 1, 0, 2});
-  EXPECT_THAT(Quotas(placement, {0, 0, 0}), ElementsAre(0, 0, 0, 0));
 }
 
 TEST(BatchSplitTest, AFasterGpuGetsMore) {
@@ -124,41 +116,6 @@ TEST(BatchSplitTest, EqualsAnIndependentMaximumFlowOnLargeShapes) {
   }
 }
 
-// Every rank of a group derives all quotas by itself, in a thread of its own.
-TEST(BatchSplitTest, SixtyFourRanksDeriveTheQuotasOfOne) {
-  constexpr int32_t kRanks = 64;
-  Random random(64);
-  const Topology topology = *Topology::Make(
-      {.num_layers = 2, .num_experts = 256, .num_slots = 384, .num_gpus = kRanks, .num_nodes = 8});
-  const Placement placement = RandomPlacement(random, topology);
-  LoadMatrix sources(kRanks, 256);  // tokens of each rank
-  for (int64_t& count : sources.reshaped())
-    count = Pick(random, 0, 3) == 0 ? Pick(random, 0, 99) : 0;
-  const Eigen::Array<int64_t, 1, Eigen::Dynamic, Eigen::RowMajor> sum = sources.colwise().sum();
-  const std::vector<int64_t> counts(sum.data(), sum.data() + sum.size());
-  const std::vector<int64_t> expected = Quotas(placement, counts, {.slack = 0.005});
-
-  std::vector<std::vector<int64_t>> quotas(kRanks, std::vector<int64_t>(384));
-  std::vector<std::vector<int64_t>> own(kRanks, std::vector<int64_t>(384));
-  std::vector<std::thread> ranks;
-  for (int32_t rank = 0; rank < kRanks; ++rank) {
-    ranks.emplace_back([&, rank] {
-      const auto r = static_cast<size_t>(rank);
-      const SplitGraph graph = *SplitGraph::Make(placement, {.slack = 0.005});
-      EXPECT_TRUE(BatchSplitter(graph).Split(kFirst, counts, quotas[r]).ok());
-      const SplitBatch batch{placement, kFirst, quotas[r]};
-      OwnQuotas(batch, {sources.data(), sources.data() + sources.size()}, GpuId{rank}, own[r]);
-    });
-  }
-  for (std::thread& rank : ranks) rank.join();
-  std::vector<int64_t> taken(384);
-  for (size_t rank = 0; rank < kRanks; ++rank) {
-    EXPECT_EQ(quotas[rank], expected) << "rank " << rank;
-    for (size_t slot = 0; slot < taken.size(); ++slot) taken[slot] += own[rank][slot];
-  }
-  EXPECT_EQ(taken, expected);
-}
-
 Load BatchOf(const std::vector<int64_t>& counts) {
   return *Load::FromCounts(Eigen::Map<const LoadMatrix>(counts.data(), 1, std::ssize(counts)));
 }
@@ -205,24 +162,6 @@ TEST(EvaluateWindowsTest, SeveralWindowsInEqualSharesWaitEachForItsOwnFullestGpu
   EXPECT_EQ(each.peak_load, 10 + 10);
   EXPECT_DOUBLE_EQ(*each.mean_balancedness, 16.0 / 20) << "the idle window adds nothing";
   EXPECT_EQ(EvaluateWindows(windows, placement, SplitMode::kBatch)->peak_load, 8 + 8);
-}
-
-TEST(BatchSplitTest, AnExpertOnEveryGpuEvensThemOut) {
-  constexpr int32_t kGpus = 16;
-  std::vector<int32_t> slots;
-  for (int32_t gpu = 0; gpu < kGpus; ++gpu) {
-    slots.push_back(0);
-    slots.push_back(gpu + 1);
-  }
-  const Placement placement = OneLayerPlacement(kGpus + 1, kGpus, slots);
-  std::vector<int64_t> counts(kGpus + 1);
-  std::iota(counts.begin(), counts.end(), 1);
-  counts[0] = 1000;
-  const std::vector<int64_t> quotas = Quotas(placement, counts);
-  const int64_t total = std::accumulate(counts.begin(), counts.end(), int64_t{0});
-  for (size_t gpu = 0; gpu < kGpus; ++gpu) {
-    EXPECT_LE(quotas[2 * gpu] + quotas[2 * gpu + 1], (total + kGpus - 1) / kGpus);
-  }
 }
 
 }  // namespace

@@ -198,24 +198,6 @@ Placement ThreeGpus() {
   return *Placement::FromSlots(topology, Eigen::Map<const IndexMatrix>(slots.data(), 1, 9));
 }
 
-TEST(SplitGraphTest, ASmallPlacementByHand) {
-  const SplitGraph graph = *SplitGraph::Make(ThreeGpus());
-  const SplitLayer layer = graph.Layer(LayerId{0});
-  const auto values = [](const int32_t* table, int32_t count) {
-    return std::vector<int32_t>(table, table + count);
-  };
-  EXPECT_THAT(values(layer.expert, layer.num_replicated), ElementsAre(0, 1, 2));
-  EXPECT_THAT(values(layer.fixed_expert, layer.num_fixed), ElementsAre(3));
-  EXPECT_THAT(values(layer.fixed_gpu, layer.num_fixed), ElementsAre(2));
-  EXPECT_THAT(values(layer.first_on_gpu, 4), ElementsAre(0, 2, 5, 6));
-  EXPECT_THAT(values(layer.part_expert, 6), ElementsAre(0, 2, 0, 1, 2, 1));
-  EXPECT_THAT(values(layer.expert_slots, 6), ElementsAre(1, 1, 1, 1, 2, 1)) << "expert by expert";
-  EXPECT_THAT(values(layer.outer_expert, layer.num_inner), ElementsAre(0))
-      << "expert 2 has the same GPUs";
-  EXPECT_THAT(values(layer.inner_expert, layer.num_inner), ElementsAre(2));
-  EXPECT_THAT(values(layer.shared_slot, layer.num_shared), ElementsAre(1, 2, 6, 8));
-}
-
 TEST(SplitGraphTest, SpeedsAreOneWhereAllAreEqualAndElseHave24Bits) {
   const Placement placement = ThreeGpus();
   EXPECT_THAT(SplitGraph::Make(placement)->speeds(), ElementsAre(1, 1, 1));

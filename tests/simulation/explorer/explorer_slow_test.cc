@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <string>
+#include <tuple>
 
 #include "tests/simulation/explorer/explorer_runs.h"
 #include "tests/simulation/explorer/symmetry.h"
@@ -37,18 +38,15 @@ TEST(SlowMutantTest, AMemoryThatIsNotRecalledIsCaught) {
       << figures.violation;
 }
 
-TEST(SlowMutantTest, AReplacedRunThatComesBackIsCaughtWithEveryRankToldApart) {
-  const SymmetryFigures figures = CompareWithRanksToldApart(
-      {.chunks = 1, .beside = 1, .unknown = 1}, Mutant::kReplacedComesBack);
-  EXPECT_NE(figures.violation.find("a run that was replaced owns the job again"), std::string::npos)
-      << figures.violation;
-}
-
-TEST(SlowMutantTest, AQuarantineThatIsNotStoredIsCaughtWithEveryRankToldApart) {
-  const SymmetryFigures figures = CompareWithRanksToldApart(
-      {.crashes = 1, .faults = 2, .cuts = false}, Mutant::kQuarantineNotStored);
-  EXPECT_NE(figures.violation.find("QUARANTINE was forgotten"), std::string::npos)
-      << figures.violation;
+TEST(SlowMutantTest, WhatLiesDeepIsCaughtWithEveryRankToldApart) {
+  constexpr Bounds kBesideAndUnknown = {.chunks = 1, .beside = 1, .unknown = 1};
+  constexpr Bounds kFaultsAndCrash = {.crashes = 1, .faults = 2, .cuts = false};
+  for (const auto& [bounds, mutant, violation] :
+       {std::tuple(kBesideAndUnknown, Mutant::kReplacedComesBack, "that was replaced owns the job"),
+        std::tuple(kFaultsAndCrash, Mutant::kQuarantineNotStored, "QUARANTINE was forgotten")}) {
+    const SymmetryFigures figures = CompareWithRanksToldApart(bounds, mutant);
+    EXPECT_NE(figures.violation.find(violation), std::string::npos) << figures.violation;
+  }
 }
 
 }  // namespace

@@ -62,38 +62,6 @@ TEST(TcpAllGatherTest, RankThatDoesNotComeIsNamedOnEveryRank) {
   });
 }
 
-TEST(TcpAllGatherTest, StrangersDoNotDisturb) {
-  const uint16_t port = FreePort();
-  auto root = MakeTcpAllGather(Options(0, 2, port));
-  ASSERT_TRUE(root.ok());
-  std::vector<Fd> strangers;
-  for (int32_t i = 0; i < 10; ++i) {
-    auto fd = StartConnect(JoinAddress("127.0.0.1", port));
-    ASSERT_TRUE(fd.ok());
-    const std::string noise(i % 2 == 0 ? 0 : 100, 'z');
-    ASSERT_TRUE(
-        SendAll(fd->get(), std::as_bytes(std::span(noise)), absl::Now() + absl::Seconds(5)).ok());
-    strangers.push_back(*std::move(fd));
-  }
-  const auto member = MakeTcpAllGather(Options(1, 2, port));
-  ASSERT_TRUE(member.ok());
-  RunRanks(2, [&](int32_t rank) {
-    const auto all = rank == 0 ? (*root)("zero") : (*member)("one");
-    ASSERT_TRUE(all.ok()) << all.status();
-    EXPECT_THAT(*all, ::testing::ElementsAre("zero", "one"));
-  });
-}
-
-TEST(TcpAllGatherTest, PortInUseIsAnErrorAtOnce) {
-  auto taken = ListenTcp("127.0.0.1", 0);
-  ASSERT_TRUE(taken.ok());
-  uint32_t port = 0;
-  ASSERT_TRUE(absl::SimpleAtoi(taken->address.substr(taken->address.rfind(':') + 1), &port));
-  const absl::Status status = MakeTcpAllGather(Options(0, 2, static_cast<uint16_t>(port))).status();
-  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(std::string(status.message()), HasSubstr(taken->address));
-}
-
 TEST(TcpAllGatherTest, BlobAboveOneMebibyteIsRefused) {
   auto all_gather = MakeTcpAllGather(Options(0, 1, FreePort()));
   ASSERT_TRUE(all_gather.ok());

@@ -95,46 +95,6 @@ TEST(TcpChannelTest, InterruptedRankIsNamedByAllLongBeforeTheDeadline) {
   EXPECT_LT(absl::Now() - began, absl::Minutes(1));
 }
 
-TEST(TcpChannelTest, ProcessThatDiesIsNamedByTheOthers) {
-  // Real processes: the parent is rank 0, the child of fork() is rank 1 and leaves without a word.
-  int to_child[2];
-  int to_parent[2];
-  ASSERT_EQ(pipe(to_child), 0);
-  ASSERT_EQ(pipe(to_parent), 0);
-  const auto pipe_all_gather = [](int rank, int in, int out) -> AllGather {
-    return [=](std::string_view own) -> absl::StatusOr<std::vector<std::string>> {
-      std::string padded(own);
-      padded.resize(64, ' ');
-      std::string other(64, ' ');
-      if (write(out, padded.data(), 64) != 64 || read(in, other.data(), 64) != 64) {
-        return absl::InternalError("pipe");
-      }
-      other.resize(other.find(' '));
-      std::vector<std::string> all = {std::string(own), other};
-      if (rank == 1) std::swap(all[0], all[1]);
-      return all;
-    };
-  };
-  const pid_t child = fork();
-  ASSERT_GE(child, 0);
-  if (child == 0) {
-    auto channel =
-        MakeTcpControlChannel(Options(1, 2), pipe_all_gather(1, to_child[0], to_parent[1]));
-    const bool fine = channel.ok() && (*channel)->Barrier(absl::Seconds(30)).ok();
-    _exit(fine ? 0 : 1);
-  }
-  auto channel =
-      MakeTcpControlChannel(Options(0, 2), pipe_all_gather(0, to_parent[0], to_child[1]));
-  ASSERT_TRUE(channel.ok()) << channel.status();
-  EXPECT_TRUE((*channel)->Barrier(absl::Seconds(30)).ok());
-  int result = -1;
-  ASSERT_EQ(waitpid(child, &result, 0), child);
-  EXPECT_EQ(result, 0);
-  const absl::Status status = (*channel)->Barrier(absl::Seconds(30));
-  EXPECT_EQ(MissingRanks(status), std::vector<RankId>{RankId{1}}) << status;
-  for (const int fd : {to_child[0], to_child[1], to_parent[0], to_parent[1]}) close(fd);
-}
-
 TEST(TcpChannelTest, ForkedCopyIsRefusedAndDoesNotDisturbItsParent) {
   Channels channels = MakeTcpChannels(2);
   const pid_t child = fork();

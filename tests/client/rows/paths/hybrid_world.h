@@ -15,14 +15,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/monotonic_clock.h"
-#include "client/rows/link_setup.h"
-#include "client/rows/link_transport.h"
 #include "client/rows/paths/hybrid_path.h"
 #include "client/rows/paths/nccl_path.h"
-#include "client/rows/transport_trial.h"
-#include "tests/client/rows/control/world.h"
-#include "tests/client/rows/paths/host_world.h"
+#include "tests/client/rows/paths/linked_world.h"
 #include "tests/client/rows/paths/peer_world.h"
 
 namespace eplb {
@@ -44,7 +39,6 @@ struct HybridWorldOptions {
   std::function<std::unique_ptr<RowPath>(int32_t rank, std::unique_ptr<RowPath> path)> wrap = {};
   // Changes what a rank has mapped. May be null.
   std::function<void(int32_t rank, std::map<RankId, std::span<std::byte>>& mapped)> remap = {};
-  bool brought_up = true;      // false: the first post makes the communicator
   int64_t piece_bytes = 4096;  // small, so that rows are cut
   std::optional<int32_t> device = std::nullopt;
   MakeQueue make_queue = &cuda::MakeHostRowQueue;
@@ -98,23 +92,10 @@ inline Transports MakeHybridWorldOver(const HybridWorldOptions& world) {
     // then pass its checksum.
     if (!world.device) std::ranges::fill(staging->buffers[rank].bytes, std::byte{0});
   }
-  ThreadAllGather all_gather(world.world_size);
-  Transports transports(static_cast<size_t>(world.world_size));
-  RunRanks(world.world_size, [&](int32_t rank) {
-    const TransportOptions options = HostOptions(rank, world.world_size, world.staging_bytes);
-    auto parts = SetUpLinks(options, SharedStaging{}, all_gather.ForRank(rank));
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    std::vector<PeerLink> links;
-    for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
+  return BroughtUp(MakeLinkedWorld(world.world_size, world.staging_bytes, [&](int32_t rank) {
     std::unique_ptr<RowPath> path = MakeHybridPathOf(rank, world, staging);
-    if (world.wrap) path = world.wrap(rank, std::move(path));
-    transports[rank] =
-        MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links), std::move(path));
-    if (!world.brought_up) return;
-    const absl::Status up = BringUp(*transports[rank], MonotonicNow() + absl::Seconds(30));
-    ASSERT_TRUE(up.ok()) << up;
-  });
-  return transports;
+    return world.wrap ? world.wrap(rank, std::move(path)) : std::move(path);
+  }));
 }
 
 template <HostOf kHostOf>

@@ -122,16 +122,5 @@ TEST_F(NcclFaultTest, ARankWhoseGroupDidNotEndIsNotWhole) {
   EXPECT_FALSE(ep_group.executor(2).is_whole());
 }
 
-TEST_F(NcclFaultTest, ASlowGroupIsWaitedFor) {
-  const Faults scripted(absl::StrCat("rank=1,kind=delay,ms=5"));
-  EpGroup ep_group(topology_, StateResidency::kWithPrimary, MakeSmallPieceNcclWorld);
-  ep_group.Fill(current_);
-  for (const auto& staged : ep_group.Stage(ep_group.Plan(current_, target_), 1)) {
-    ASSERT_TRUE(staged.ok()) << staged.status();
-  }
-  ep_group.Commit();
-  EXPECT_EQ(ep_group.CountWrong(target_), 0);
-}
-
 }  // namespace
 }  // namespace eplb

@@ -10,13 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "base/monotonic_clock.h"
-#include "client/rows/link_setup.h"
-#include "client/rows/link_transport.h"
 #include "client/rows/paths/nccl_path.h"
-#include "client/rows/transport_trial.h"
-#include "tests/client/rows/control/world.h"
-#include "tests/client/rows/paths/host_world.h"
+#include "tests/client/rows/paths/linked_world.h"
 #include "tests/client/rows/queue_memory.h"
 #include "tests/support/fake_nccl/fake_nccl.h"
 
@@ -39,20 +34,10 @@ struct NcclWorldOptions {
 };
 
 inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
-  ThreadAllGather all_gather(world.world_size);
-  Transports transports(world.world_size);
-  RunRanks(world.world_size, [&](int32_t rank) {
-    const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
-    ASSERT_TRUE(library.ok()) << library.status();
-    const TransportOptions options = HostOptions(rank, world.world_size, world.staging_bytes);
-    auto parts = SetUpLinks(options, SharedStaging{}, all_gather.ForRank(rank));
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    std::vector<PeerLink> links;
+  return BroughtUp(MakeLinkedWorld(world.world_size, world.staging_bytes, [&](int32_t rank) {
     std::vector<RankId> ranks;
-    ranks.reserve(static_cast<size_t>(world.world_size));
     for (int32_t r = 0; r < world.world_size; ++r) ranks.push_back(RankId{r});
-    for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
-    auto path = MakeNcclPath({.library = *library,
+    auto path = MakeNcclPath({.library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL).value(),
                               .settings = {.piece_bytes = world.piece_bytes},
                               .device = world.device,
                               .self = RankId{rank},
@@ -62,13 +47,8 @@ inline Transports MakeNcclWorld(const NcclWorldOptions& world) {
                               .check_queue = world.make_queue(),
                               .staging_bytes = world.staging_bytes,
                               .on_note = world.on_note});
-    ASSERT_TRUE(path.ok()) << path.status();
-    transports[rank] =
-        MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links), *std::move(path));
-    const absl::Status up = BringUp(*transports[rank], MonotonicNow() + absl::Seconds(30));
-    ASSERT_TRUE(up.ok()) << up;
-  });
-  return transports;
+    return std::move(path).value();
+  }));
 }
 
 inline Transports MakeSmallPieceNcclWorld(int32_t world_size, int64_t staging_bytes) {

@@ -35,13 +35,7 @@ class PeerPathTest : public ::testing::Test {
   };
 
   void Connect(Queues queues, bool map_staging = true, bool is_the_peers = true) {
-    ThreadAllGather all_gather(2);
-    RunRanks(2, [&](int32_t rank) {
-      auto parts = SetUpLinks(HostOptions(rank, 2, staging_bytes_), SharedStaging{},
-                              all_gather.ForRank(rank));
-      ASSERT_TRUE(parts.ok()) << parts.status();
-      std::vector<PeerLink> links;
-      links.push_back(std::move(parts->peers[0].link));
+    transports_ = MakeLinkedWorld(2, staging_bytes_, [&](int32_t rank) {
       Queues own;
       if (rank == 0) own = std::move(queues);
       PeerPathParts path{.owner = nullptr,
@@ -52,8 +46,7 @@ class PeerPathTest : public ::testing::Test {
         path.mapped[RankId{1 - rank}] =
             is_the_peers ? std::span(staging_[1 - rank]) : std::span(elsewhere_[rank]);
       }
-      transports_[rank] = MakeLinkTransport(RankId{rank}, staging_bytes_, std::move(links),
-                                            MakePeerPath(std::move(path)));
+      return MakePeerPath(std::move(path));
     });
   }
 

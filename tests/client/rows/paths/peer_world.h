@@ -10,12 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "client/rows/link_setup.h"
-#include "client/rows/link_transport.h"
 #include "client/rows/paths/peer_path.h"
-#include "client/rows/transport_trial.h"
-#include "tests/client/rows/control/world.h"
-#include "tests/client/rows/paths/host_world.h"
+#include "tests/client/rows/paths/linked_world.h"
 
 namespace eplb {
 
@@ -36,22 +32,13 @@ inline Transports MakePeerWorldOver(int32_t world_size, int64_t staging_bytes, M
     staging->buffers[rank] = *std::move(buffer);
     mapped[RankId{rank}] = staging->buffers[rank].bytes;
   }
-  ThreadAllGather all_gather(world_size);
-  Transports transports(world_size);
-  RunRanks(world_size, [&](int32_t rank) {
-    const TransportOptions options = HostOptions(rank, world_size, staging_bytes);
-    auto parts = SetUpLinks(options, SharedStaging{}, all_gather.ForRank(rank));
-    ASSERT_TRUE(parts.ok()) << parts.status();
-    std::vector<PeerLink> links;
-    for (LinkParts::Peer& peer : parts->peers) links.push_back(std::move(peer.link));
-    transports[rank] = MakeLinkTransport(RankId{rank}, options.max_row_bytes, std::move(links),
-                                         MakePeerPath({.owner = staging,
-                                                       .staging = mapped[RankId{rank}],
-                                                       .mapped = mapped,
-                                                       .queue = make(),
-                                                       .check_queue = make()}));
+  return MakeLinkedWorld(world_size, staging_bytes, [&](int32_t rank) {
+    return MakePeerPath({.owner = staging,
+                         .staging = mapped[RankId{rank}],
+                         .mapped = mapped,
+                         .queue = make(),
+                         .check_queue = make()});
   });
-  return transports;
 }
 
 inline Transports MakePeerWorld(int32_t world_size, int64_t staging_bytes) {
