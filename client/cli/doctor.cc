@@ -124,7 +124,7 @@ Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
 void AddDoctor(const Flags& root) {
   auto [flags, options] = AddCommand<DoctorOptions>(
       root, "doctor", "Check the daemon and its jobs; exit 8 if a check fails", &RunDoctor);
-  AddJobOption(flags, options.job, "Show only this job [all]");
+  AddJobOption(flags, options.job, kAllJobsHelp);
   flags.Text("--run", "DIR", options.run,
              "Check the ranks' logs in this folder instead of a daemon");
   flags.Switch("--strict", options.strict, "Exit 8 also for a warning");

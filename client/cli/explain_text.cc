@@ -272,7 +272,7 @@ std::string WorstLayers(const Explanation& explanation, size_t most, const Termi
     // A layer without tokens has neither a hottest GPU nor a hottest expert.
     if (!figures.balancedness) std::fill_n(table.rows.back().begin() + 3, 5, "-");
   }
-  DropEmpty(table, {"model layer"});  // few jobs report it
+  if (explanation.job.model_layers().empty()) Drop(table, "model layer");
   const std::string which =
       shown == explanation.layers.size()
           ? "Layers, worst first"

@@ -15,7 +15,6 @@
 #include "client/cli/doctor.h"
 #include "client/cli/get.h"
 #include "client/cli/report.h"
-#include "client/cli/status.h"
 #include "client/cli/top.h"
 #include "client/cli/watch.h"
 

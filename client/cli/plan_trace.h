@@ -1,15 +1,14 @@
-// One decision as a trace, as the daemon saw it. The trace shows only what is known to have
-// happened; "not_known" in its metadata lists what is missing.
+// The times of one decision, as the daemon saw them: a table, and a trace. The trace shows only
+// what is known to have happened; "not_known" in its metadata lists what is missing.
 #pragma once
 
-#include <cstdint>
 #include <string>
 
+#include "client/cli/terminal.h"
+
 namespace eplb::v1 {
-class ChunkRankTimes;
-class ChunkTimes;
 class Plan;
-}  // namespace eplb::v1
+}
 
 namespace eplb::cli {
 
@@ -18,10 +17,7 @@ namespace eplb::cli {
 // rank knows when its boundary was within "vote and switch". plan: an answer of GetPlan.
 std::string PlanTrace(const std::string& job, const v1::Plan& plan);
 
-// Time at which the solver ended, microseconds since 1970; 0: not known.
-int64_t SolveEndMicros(const v1::Plan& plan);
-
-// The rank whose PREPARED was the last of all; null if that rank has no time or is not known.
-const v1::ChunkRankTimes* SlowestOf(const v1::ChunkTimes& chunk);
+// When each part began and how long it took.
+std::string TimesTable(const v1::Plan& plan, const Terminal& terminal);
 
 }  // namespace eplb::cli

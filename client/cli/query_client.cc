@@ -2,17 +2,18 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/synchronization/notification.h"
 #include "absl/time/clock.h"
 #include "absl/time/time.h"
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/generic/generic_stub.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
@@ -23,8 +24,7 @@
 #include "proto/wire/message_texts.h"
 #include "proto/wire/status.h"
 
-#include "eplb/v1/admin.grpc.pb.h"
-#include "eplb/v1/query.grpc.pb.h"
+#include "eplb/v1/query.pb.h"
 
 namespace eplb::cli {
 
@@ -103,12 +103,38 @@ bool Connects(grpc::Channel& channel, absl::Duration timeout) {
   return state == GRPC_CHANNEL_READY;
 }
 
-// A question that can be sent over any channel.
+using google::protobuf::Message;
+
+// A call of v1.Query or v1.Admin.
 struct Question {
-  std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)> send;
-  google::protobuf::Message* response;
-  bool changes = false;  // the job or its settings
+  const Message& request;
+  Message* response;
+  std::string path = {};  // "/eplb.v1.Query/GetJob"
+  bool changes = false;   // the job or its settings
 };
+
+// A service stands in one file with the requests of its calls.
+Question MakeQuestion(const Message& request, Message* response) {
+  const auto& service = *request.GetDescriptor()->file()->service(0);
+  int call = 0;
+  while (service.method(call)->input_type() != request.GetDescriptor()) ++call;
+  return {request, response,
+          absl::StrCat("/", service.full_name(), "/", service.method(call)->name()),
+          service.name() == "Admin"};
+}
+
+grpc::Status Send(const Question& question, const std::shared_ptr<grpc::Channel>& channel,
+                  grpc::ClientContext* context) {
+  grpc::Status answer;
+  absl::Notification answered;
+  grpc::TemplatedGenericStub<Message, Message>(channel).UnaryCall(
+      context, question.path, {}, &question.request, question.response, [&](grpc::Status status) {
+        answer = std::move(status);
+        answered.Notify();
+      });
+  answered.WaitForNotification();
+  return answer;
+}
 
 struct Reply {
   absl::Status status;
@@ -130,7 +156,7 @@ Reply AskOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Durat
   const bool reached = Connects(*channel, timeout);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
-  const grpc::Status status = question.send(channel, &context);
+  const grpc::Status status = Send(question, channel, &context);
   if (status.ok()) {
     wire::ClipTexts(question.response);  // a daemon of another version may send anything
     return {absl::OkStatus(), true};
@@ -218,33 +244,6 @@ absl::Status AskLeader(const QueryOptions& options, const Question& question) {
   }
 }
 
-// The call that answers each request.
-auto CallOf(const v1::GetStatusRequest&) { return &v1::Query::Stub::GetStatus; }
-auto CallOf(const v1::GetJobRequest&) { return &v1::Query::Stub::GetJob; }
-auto CallOf(const v1::ListPlansRequest&) { return &v1::Query::Stub::ListPlans; }
-auto CallOf(const v1::GetPlanRequest&) { return &v1::Query::Stub::GetPlan; }
-auto CallOf(const v1::ListEventsRequest&) { return &v1::Query::Stub::ListEvents; }
-auto CallOf(const v1::ListWindowsRequest&) { return &v1::Query::Stub::ListWindows; }
-auto CallOf(const v1::GetPlacementRequest&) { return &v1::Query::Stub::GetPlacement; }
-auto CallOf(const v1::GetLoadRequest&) { return &v1::Query::Stub::GetLoad; }
-auto CallOf(const v1::RebalanceRequest&) { return &v1::Admin::Stub::Rebalance; }
-auto CallOf(const v1::PauseRequest&) { return &v1::Admin::Stub::Pause; }
-auto CallOf(const v1::ResumeRequest&) { return &v1::Admin::Stub::Resume; }
-auto CallOf(const v1::RollbackRequest&) { return &v1::Admin::Stub::Rollback; }
-auto CallOf(const v1::SetPolicyRequest&) { return &v1::Admin::Stub::SetPolicy; }
-auto CallOf(const v1::ForgetRequest&) { return &v1::Admin::Stub::Forget; }
-auto CallOf(const v1::PreviewRequest&) { return &v1::Admin::Stub::Preview; }
-
-template <class Stub, class Request, class Response>
-Question MakeQuestion(const Request& request, Response* response,
-                      grpc::Status (Stub::*call)(grpc::ClientContext*, const Request&, Response*)) {
-  return {[&request, response, call](const std::shared_ptr<grpc::Channel>& channel,
-                                     grpc::ClientContext* context) {
-            return (Stub(channel).*call)(context, request, response);
-          },
-          response, std::is_same_v<Stub, v1::Admin::Stub>};
-}
-
 // Absent for no loads, and for numbers that cannot be rows of GPUs; the counts alone suffice.
 std::optional<RealMatrix> GpuLoadsOf(const v1::GetLoadResponse& response) {
   const auto layers = static_cast<Eigen::Index>(response.num_layers());
@@ -258,35 +257,15 @@ std::optional<RealMatrix> GpuLoadsOf(const v1::GetLoadResponse& response) {
 
 }  // namespace
 
-template <class Request, class Response>
-absl::Status Ask(const QueryOptions& options, const Request& request, Response* response) {
-  return AskLeader(options, MakeQuestion(request, response, CallOf(request)));
+absl::Status Ask(const QueryOptions& options, const Message& request, Message* response) {
+  return AskLeader(options, MakeQuestion(request, response));
 }
-
-template absl::Status Ask(const QueryOptions&, const v1::GetStatusRequest&, v1::GetStatusResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::GetJobRequest&, v1::JobStatus*);
-template absl::Status Ask(const QueryOptions&, const v1::ListPlansRequest&, v1::ListPlansResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::GetPlanRequest&, v1::Plan*);
-template absl::Status Ask(const QueryOptions&, const v1::ListEventsRequest&,
-                          v1::ListEventsResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::ListWindowsRequest&,
-                          v1::ListWindowsResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::GetPlacementRequest&,
-                          v1::GetPlacementResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::GetLoadRequest&, v1::GetLoadResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::RebalanceRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::PauseRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::ResumeRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::RollbackRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::SetPolicyRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::ForgetRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::PreviewRequest&, v1::AdminResponse*);
 
 absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const Asked asked, ResolveOptions(options));
   const v1::GetStatusRequest request;
   v1::GetStatusResponse response;
-  const Question question = MakeQuestion(request, &response, CallOf(request));
+  const Question question = MakeQuestion(request, &response);
   const absl::Duration share = asked.timeout / static_cast<double>(asked.endpoints.size());
   std::vector<EndpointAnswer> answers;
   for (const std::string& endpoint : asked.endpoints) {

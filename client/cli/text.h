@@ -58,12 +58,11 @@ struct Table {
   std::vector<bool> right;
   std::vector<std::vector<std::string>> rows;
 };
-std::string FormatTable(const Table& table, const Terminal& terminal);
+void Drop(Table& table, std::string_view heading);
 
-// Removes each of these columns whose cells all are "-".
-void DropEmpty(Table& table, std::initializer_list<std::string_view> headings);
-// Removes these columns, one after the other, until a line has at most `width` columns.
-void DropToFit(Table& table, std::initializer_list<std::string_view> headings, int width);
+// drop: headings of columns that are removed, one after the other, until lines fit the terminal.
+std::string FormatTable(Table table, const Terminal& terminal,
+                        std::initializer_list<std::string_view> drop = {});
 
 // A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.
 std::string Bar(double value, double full, int width, const Terminal& terminal);
