@@ -60,7 +60,7 @@ Output WrongUsage(const CLI::App& root, const std::string& what) {
     app = app->get_subcommands().front();
     command = Joined(command, app->get_name());
   }
-  return UsageFailure(InvalidInput(what, " (see ", command, " --help)"));
+  return InvalidInput(what, " (see ", command, " --help)");
 }
 
 Flags::Store StoreIn(std::string& value) {

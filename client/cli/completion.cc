@@ -9,7 +9,6 @@
 #include "absl/strings/str_split.h"
 
 #include "client/cli/commands.h"
-#include "client/cli/get.h"
 
 namespace eplb::cli {
 namespace {

@@ -177,33 +177,32 @@ std::string WithContextInForce(std::string_view text, const std::string& name) {
 }
 
 Output RunContextList(Format format) {
-  const absl::StatusOr<CtlConfig> config = ReadCtlConfig(CtlConfigPath());
-  if (!config.ok()) return UsageFailure(config.status());
+  EPLB_ASSIGN_OR_RETURN(const CtlConfig config, AsUsage(ReadCtlConfig(CtlConfigPath())));
   std::string text;
   if (format == Format::kJson) {
-    text = absl::StrCat("{\"context\":", wire::JsonQuote(config->in_force), ",\"contexts\":[");
-    for (const Context& context : config->contexts) {
+    text = absl::StrCat("{\"context\":", wire::JsonQuote(config.in_force), ",\"contexts\":[");
+    for (const Context& context : config.contexts) {
       absl::StrAppend(&text, text.back() == '[' ? "" : ",",
                       "{\"name\":", wire::JsonQuote(context.name),
                       ",\"endpoint\":", wire::JsonQuote(context.address.endpoint),
                       ",\"tls\":", context.address.tls.enabled() ? "true" : "false",
-                      ",\"in_force\":", context.name == config->in_force ? "true" : "false", "}");
+                      ",\"in_force\":", context.name == config.in_force ? "true" : "false", "}");
     }
     return text + "]}\n";
   }
   size_t width = 0;
-  for (const Context& context : config->contexts) width = std::max(width, context.name.size());
-  for (const Context& context : config->contexts) {
-    absl::StrAppend(&text, context.name == config->in_force ? "* " : "  ", Printable(context.name),
+  for (const Context& context : config.contexts) width = std::max(width, context.name.size());
+  for (const Context& context : config.contexts) {
+    absl::StrAppend(&text, context.name == config.in_force ? "* " : "  ", Printable(context.name),
                     std::string(width - context.name.size() + 2, ' '),
                     Printable(context.address.endpoint),
                     context.address.tls.enabled() ? "  TLS" : "", "\n");
   }
   std::string message;
-  if (config->contexts.empty()) {
-    message = config->path + ": has no context";
-  } else if (!config->in_force.empty()) {
-    message = std::string(FindContext(*config, config->in_force).status().message());
+  if (config.contexts.empty()) {
+    message = config.path + ": has no context";
+  } else if (!config.in_force.empty()) {
+    message = std::string(FindContext(config, config.in_force).status().message());
   }
   return {kOk, std::move(text), std::move(message)};
 }
@@ -214,13 +213,12 @@ Output RunContextUse(const ContextUseOptions& options) {
     return InvalidInput("no context is named, expected eplbctl context use NAME or --none");
   }
   const std::string path = CtlConfigPath();
-  const absl::StatusOr<CtlConfig> config = ReadCtlConfig(path);
-  if (!config.ok()) return UsageFailure(config.status());
-  if (!name.empty()) EPLB_RETURN_IF_ERROR(FindContext(*config, name).status());
+  EPLB_ASSIGN_OR_RETURN(const CtlConfig config, AsUsage(ReadCtlConfig(path)));
+  if (!name.empty()) EPLB_RETURN_IF_ERROR(FindContext(config, name).status());
   const std::string now = name.empty() ? "no context is" : absl::StrCat("context ", name, " is");
   if (options.dry_run) return absl::StrCat("would write ", path, ": ", now, " in force\n");
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
-  if (!text.ok() && !absl::IsNotFound(text.status())) return UsageFailure(text.status());
+  if (!text.ok() && !absl::IsNotFound(text.status())) return AsUsage(text.status());
   if (text.ok()) {
     const std::string changed = WithContextInForce(*text, name);
     const absl::StatusOr<CtlConfig> read = ParseCtlConfig(path, changed);
@@ -228,9 +226,7 @@ Output RunContextUse(const ContextUseOptions& options) {
       return InvalidInput(path,
                           ": its form is none that this command can change; set context by hand");
     }
-    if (const absl::Status written = WriteFileAtomically(path, changed); !written.ok()) {
-      return Failure(kError, written);
-    }
+    EPLB_RETURN_IF_ERROR(WriteOutput(path, changed));
   }
   return absl::StrCat(now, " in force\n");
 }

@@ -1,5 +1,4 @@
-#include "client/cli/doctor.h"
-
+// `eplbctl doctor`: checks a daemon and its jobs, or the logs of a run.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -8,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/health_checks.h"
 #include "client/cli/text.h"
@@ -106,9 +106,8 @@ std::string ToText(const std::vector<Check>& checks, const Terminal& terminal) {
 Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
   std::vector<Check> checks;
   if (!options.run.empty()) {
-    absl::StatusOr<Check> check = CheckRun(options.run);
-    if (!check.ok()) return UsageFailure(check.status());
-    checks.push_back(*std::move(check));
+    EPLB_ASSIGN_OR_RETURN(Check check, AsUsage(CheckRun(options.run)));
+    checks.push_back(std::move(check));
   } else {
     EPLB_ASSIGN_OR_RETURN(checks, AskAll(options));
   }

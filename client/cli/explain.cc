@@ -1,5 +1,4 @@
-#include "client/cli/explain.h"
-
+// `eplbctl explain`: why the placement is as it is.
 #include "base/errors.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
@@ -91,21 +90,25 @@ Json ExpertOf(const Explanation& explanation, LayerId layer, ExpertId expert) {
            comparable ? GpusOf(explanation.before->placement, layer, expert) : Json(nullptr)}};
 }
 
-// Returns one line. layer, expert: < 0 for none.
-// {"job","state","paused","pause_reason","waiting_for","version","settings":{..},"split",
-// "measured_split","balancedness","balancedness_without_eplb","balancedness_static",
-// "window":{"first_step","last_step"},"balancedness_predicted","prediction_error",
-// "balancedness_seen","switched":plan|null,"newest":plan|null,
-// "candidates":[{"name","in_use","windows","balancedness","net_seconds","realized"}],
-// "load_window":{"first_step","last_step"},"layers_are","layers":[{"layer","model_layer",
-// "balancedness","hottest_gpu","hottest_gpu_load","hottest_expert","hottest_expert_share",
-// "hottest_expert_replicas"}]}
-// "balancedness", its two counterfactuals and "window" describe the newest measured window and are
-// null before the first one. "layers_are" is "measured" or "computed" (the current placement under
-// the load of "load_window"). A layer adds {"gpu_loads":[..]|null, measured,
-// "gpu_loads_computed":[..],"gpu_loads_before":[..]|null,"moved":[{"expert","from","to"}]|null}, an
-// expert {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}. With
-// "split" "batch" GPU loads are those of an exact split of the whole window, which is the best.
+absl::Status CheckRange(const char* flag, int32_t value, int32_t count, const char* what) {
+  if (value < count) return absl::OkStatus();
+  return InvalidInput(flag, " is ", value, ", the job has ", what, " 0..", count - 1);
+}
+
+absl::Status CheckOptions(const ExplainOptions& options, const Explanation& explanation) {
+  if (options.layer < 0) return absl::OkStatus();
+  if (explanation.shown() == nullptr) {
+    return NotFound("nothing is known of the layers of job ", explanation.job.job(),
+                    " yet: no complete load window, or no placement");
+  }
+  const Topology& shape = explanation.body->placement.topology();
+  absl::Status status = CheckRange("--layer", options.layer, shape.num_layers(), "layers");
+  status.Update(CheckRange("--expert", options.expert, shape.num_experts(), "experts"));
+  return status;
+}
+
+}  // namespace
+
 std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int32_t expert) {
   v1::JobStatus job = explanation.job;
   job.clear_ranks();  // megabytes at 10,000 ranks
@@ -115,25 +118,20 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
   }
   Json status = wire::ToJson(job);
   Json json;
-  for (const char* key :
-       {"job", "state", "paused", "pause_reason", "waiting_for", "not_counting_reason", "stalled",
-        "stalled_reason", "run_number", "version"}) {
-    json[key] = std::move(status[key]);
-  }
+  const auto take = [&](std::initializer_list<const char*> keys) {
+    for (const char* key : keys) json[key] = std::move(status[key]);
+  };
+  take({"job", "state", "paused", "pause_reason", "waiting_for", "not_counting_reason", "stalled",
+        "stalled_reason", "run_number", "version"});
   json["settings"] = std::move(status["policy"]);
-  for (const char* key : {"split", "measured_split", "balancedness", "balancedness_without_eplb",
-                          "balancedness_static"}) {
-    json[key] = std::move(status[key]);
-  }
+  take({"split", "measured_split", "balancedness", "balancedness_without_eplb",
+        "balancedness_static"});
   json["window"] = nullptr;
   if (job.has_balancedness()) {
     json["window"] = {{"first_step", job.measured_first_step()},
                       {"last_step", job.measured_last_step()}};
   }
-  for (const char* key :
-       {"not_measured_reason", "balancedness_predicted", "prediction_error", "balancedness_seen"}) {
-    json[key] = std::move(status[key]);
-  }
+  take({"not_measured_reason", "balancedness_predicted", "prediction_error", "balancedness_seen"});
   json["switched"] = PlanOrNull(explanation.switched());
   json["newest"] = PlanOrNull(explanation.plans.empty() ? nullptr : &explanation.plans.front());
   json["candidates"] = std::move(status["candidates"]);
@@ -155,25 +153,6 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
   if (expert >= 0) json["expert"] = ExpertOf(explanation, LayerId{layer}, ExpertId{expert});
   return wire::DumpJson(json) + "\n";
 }
-
-absl::Status CheckRange(const char* flag, int32_t value, int32_t count, const char* what) {
-  if (value < count) return absl::OkStatus();
-  return InvalidInput(flag, " is ", value, ", the job has ", what, " 0..", count - 1);
-}
-
-absl::Status CheckOptions(const ExplainOptions& options, const Explanation& explanation) {
-  if (options.layer < 0) return absl::OkStatus();
-  if (explanation.shown() == nullptr) {
-    return NotFound("nothing is known of the layers of job ", explanation.job.job(),
-                    " yet: no complete load window, or no placement");
-  }
-  const Topology& shape = explanation.body->placement.topology();
-  absl::Status status = CheckRange("--layer", options.layer, shape.num_layers(), "layers");
-  status.Update(CheckRange("--expert", options.expert, shape.num_experts(), "experts"));
-  return status;
-}
-
-}  // namespace
 
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal) {
   if (options.expert >= 0 && options.layer < 0) return InvalidInput("--expert needs --layer");

@@ -1,16 +1,15 @@
-#include "client/cli/get.h"
-
+// `eplbctl status` and `eplbctl get`: the daemon, its jobs, ranks, placements, windows, plans and
+// events.
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
 #include "base/errors.h"
-#include "base/files.h"
 #include "base/json_value.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_text.h"
 #include "client/cli/plan_trace.h"
@@ -266,7 +265,7 @@ std::string Chart(const v1::ListWindowsResponse& response, const Terminal& termi
   std::string text = "\nMeasured balancedness from left to right; full height is 1\n";
   for (const std::string& line :
        ColumnChart(values, 1, kWindowChartHeight, terminal.width, terminal)) {
-    absl::StrAppend(&text, absl::StripTrailingAsciiWhitespace(line), "\n");
+    absl::StrAppend(&text, line, "\n");
   }
   return text;
 }
@@ -430,11 +429,7 @@ Output RunGetPlacement(const GetOptions& options, const Terminal& terminal) {
     return InvalidInput("--layer is ", options.layer, ", job ", job, " has layers 0..",
                         num_layers - 1);
   }
-  if (!options.out.empty()) {
-    const absl::Status written =
-        WriteFileAtomically(options.out, wire::PlacementToJson(body.placement) + "\n");
-    if (!written.ok()) return Failure(kError, written);
-  }
+  EPLB_RETURN_IF_ERROR(WriteOutput(options.out, wire::PlacementToJson(body.placement) + "\n"));
   return options.query.format == Format::kJson
              ? PlacementJson(job, body)
              : PlacementTable(job, body, LayerId{options.layer}, terminal);

@@ -190,8 +190,6 @@ std::vector<std::string> ColumnChart(std::span<const double> values, double full
     columns.push_back(*std::max_element(values.begin() + static_cast<ptrdiff_t>(i),
                                         values.begin() + static_cast<ptrdiff_t>(end)));
   }
-  const int repeat =
-      std::clamp(width / static_cast<int>(std::max<size_t>(columns.size(), 1)), 1, 3);
   std::vector<std::string> lines;
   for (int row = height - 1; row >= 0; --row) {
     std::string line;
@@ -199,11 +197,10 @@ std::vector<std::string> ColumnChart(std::span<const double> values, double full
       const int eighths = std::clamp(Eighths(value, full, height) - 8 * row, 0, 8);
       const char* ascii = eighths >= 4 ? "#" : (eighths > 0 ? "." : " ");
       const char* block = eighths == 8 ? kFull : kUp[eighths];
-      // Wide columns keep a gap, so that GPUs can be told apart.
-      line += Repeated(terminal.unicode ? block : ascii, std::max(1, repeat - 1));
-      if (repeat > 1) line += ' ';
+      line += terminal.unicode ? block : ascii;
     }
-    lines.push_back(std::move(line));
+    absl::StripTrailingAsciiWhitespace(&line);
+    if (row == 0 || !lines.empty() || !line.empty()) lines.push_back(std::move(line));
   }
   return lines;
 }

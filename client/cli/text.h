@@ -67,9 +67,8 @@ std::string FormatTable(Table table, const Terminal& terminal,
 // A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.
 std::string Bar(double value, double full, int width, const Terminal& terminal);
 
-// A chart `height` lines tall with one column per value, each up to 3 characters wide; with more
-// values than `width`, a column is the largest of its neighbours. `full` is the value of a whole
-// column.
+// A chart at most `height` lines tall with one column per value; with more values than `width`, a
+// column is the largest of its neighbours. `full` is the value of a whole column.
 std::vector<std::string> ColumnChart(std::span<const double> values, double full, int height,
                                      int width, const Terminal& terminal);
 

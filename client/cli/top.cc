@@ -1,10 +1,9 @@
-#include "client/cli/top.h"
-
+// `eplbctl top`: a job on one screen, which is drawn again and again.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 #include "base/status_macros.h"
-#include "client/cli/explain.h"
+#include "client/cli/commands.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_text.h"

@@ -2,10 +2,12 @@
 
 #include <limits>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/npy.h"
 
@@ -18,30 +20,25 @@ std::string Named(std::string_view name) {
   return name.empty() ? std::string() : absl::StrCat(std::string(name), " ");
 }
 
-absl::Status OutOfRange(std::string_view name, int64_t row, int64_t entry, int64_t number) {
-  return InvalidInput(Named(name), "layer ", row, " entry ", entry, " is ", number, ", expected ",
-                      kIndexRange);
+absl::Status OutOfRange(std::string_view name, const std::string& place, int64_t number) {
+  return InvalidInput(Named(name), place, " is ", number, ", expected ", kIndexRange);
 }
 
 bool InRange(int64_t number) {
   return number >= -1 && number <= std::numeric_limits<int32_t>::max();
 }
 
-// errors unless the arrays at the second level, and at the third, are as long as their first.
+// errors unless the arrays at each level are as long as their first.
 absl::Status CheckRegular(const wire::JsonNumbers& numbers, std::string_view name) {
-  const std::vector<int64_t>& rows = numbers.children[1];
-  for (size_t row = 1; row < rows.size(); ++row) {
-    if (rows[row] == rows[0]) continue;
-    return InvalidInput(Named(name), "layer ", row, " has ", rows[row], " entries, layer 0 has ",
-                        rows[0]);
-  }
-  if (numbers.children.size() < 3) return absl::OkStatus();
-  const std::vector<int64_t>& inner = numbers.children[2];
-  for (size_t i = 1; i < inner.size(); ++i) {
-    if (inner[i] == inner[0]) continue;
-    const auto columns = static_cast<size_t>(rows[0]);
-    return InvalidInput(Named(name), "layer ", i / columns, " expert ", i % columns, " has ",
-                        inner[i], " entries, the first has ", inner[0]);
+  for (size_t level = 1; level < numbers.children.size(); ++level) {
+    const std::vector<int64_t>& sizes = numbers.children[level];
+    for (size_t i = 1; i < sizes.size(); ++i) {
+      if (sizes[i] == sizes[0]) continue;
+      const auto columns = level == 1 ? 1 : static_cast<size_t>(numbers.children[1][0]);
+      return InvalidInput(Named(name), "layer ", i / columns,
+                          level == 1 ? "" : absl::StrCat(" expert ", i % columns), " has ",
+                          sizes[i], " entries, layer 0 has ", sizes[0]);
+    }
   }
   return absl::OkStatus();
 }
@@ -54,15 +51,12 @@ absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std:
   EPLB_RETURN_IF_ERROR(CheckRegular(*numbers, name));
   if (numbers->num_numbers() == 0) return InvalidInput(Named(name), "has no entries");
   EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, name, kIndexRange));
-  const int64_t depth = dimensions == 3 ? numbers->children[2].front() : 1;
-  const auto rows = std::ssize(numbers->children[1]);
-  IndexTable table{.cells = IndexMatrix(rows, numbers->children[1].front() * depth),
-                   .depth = depth};
+  const int64_t rows = dimensions == 1 ? 1 : numbers->children[0].front();
+  IndexTable table{.cells = IndexMatrix(rows, std::ssize(numbers->integers) / rows),
+                   .depth = dimensions == 3 ? numbers->children[2].front() : 1};
   for (Eigen::Index i = 0; i < table.cells.size(); ++i) {
     const int64_t number = numbers->integers[static_cast<size_t>(i)];
-    if (!InRange(number)) {
-      return OutOfRange(name, i / table.cells.cols(), i % table.cells.cols(), number);
-    }
+    if (!InRange(number)) return OutOfRange(name, wire::PlaceOf(*numbers, i), number);
     table.cells.data()[i] = static_cast<int32_t>(number);
   }
   return table;
@@ -86,11 +80,23 @@ absl::StatusOr<IndexTable> IndexTableFromArray(const absl::StatusOr<Array>& arra
   for (Eigen::Index row = 0; row < table.cells.rows(); ++row) {
     for (Eigen::Index entry = 0; entry < table.cells.cols(); ++entry) {
       const int64_t number = array->type->integer(array->At(row, entry / depth, entry % depth));
-      if (!InRange(number)) return OutOfRange(name, row, entry, number);
+      if (!InRange(number)) {
+        return OutOfRange(name, absl::StrCat("[", row, "][", entry, "]"), number);
+      }
       table.cells(row, entry) = static_cast<int32_t>(number);
     }
   }
   return table;
+}
+
+absl::StatusOr<int32_t> NumberOfKey(const std::string& key, std::string_view name, int32_t most) {
+  int32_t number = -1;
+  if (absl::SimpleAtoi(key, &number) && number >= 0 && number <= most &&
+      std::to_string(number) == key) {
+    return number;
+  }
+  return InvalidInput(Named(name), "has the key ", wire::JsonQuote(FirstCharacters(key, 80)),
+                      ", expected a number in 0..", most);
 }
 
 std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>& shape) {

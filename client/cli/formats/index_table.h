@@ -14,8 +14,8 @@
 
 namespace eplb {
 
-// [rows, columns], or [rows, columns, depth] with the last two dimensions side by side. No
-// dimension is 0; every number is in -1..2^31-1.
+// [rows, columns], or [rows, columns, depth] with the last two dimensions side by side; a table of
+// one dimension is one row. No dimension is 0; every number is in -1..2^31-1.
 struct IndexTable {
   IndexMatrix cells;  // [rows, columns * depth]
   int64_t depth = 1;
@@ -23,7 +23,7 @@ struct IndexTable {
   int64_t columns() const { return cells.cols() / depth; }
 };
 
-// dimensions: 2 or 3; rows are called layers. name: precedes messages.
+// dimensions: 1 to 3; rows are called layers. name: precedes messages.
 // errors: InvalidArgument, naming the row: no array of numbers of that many levels, ragged, empty,
 // a number that is no integer or out of range.
 absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std::string_view name,
@@ -32,6 +32,10 @@ absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std:
 // Takes the integers of an array. errors: as above, or those of `array`, preceded by `name`.
 absl::StatusOr<IndexTable> IndexTableFromArray(const absl::StatusOr<Array>& array,
                                                std::string_view name, size_t dimensions);
+
+// A key of an object that is a number as JSON writes it: "03", "+3" and "3.0" would make two names
+// of one layer. errors: InvalidArgument. name: of the object.
+absl::StatusOr<int32_t> NumberOfKey(const std::string& key, std::string_view name, int32_t most);
 
 // int64 in C order. REQUIRES: the shape has as many numbers as `cells`.
 std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>& shape);

@@ -179,8 +179,7 @@ absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path, const LoadReading
   if (reading.experts.value_or(experts) != experts) {
     return InvalidInput(path, ": has ", experts, " experts, --experts is ", *reading.experts);
   }
-  const absl::Status chosen = CheckAndChoose(reading.layers, file);
-  if (!chosen.ok()) return InFile(path, chosen);
+  EPLB_RETURN_IF_ERROR(InFile(path, CheckAndChoose(reading.layers, file)));
   return file;
 }
 

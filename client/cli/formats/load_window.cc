@@ -29,6 +29,21 @@ absl::StatusOr<LoadFile> LoadFileOf(absl::StatusOr<std::vector<LoadWindow>> wind
   return LoadFile{.windows = *std::move(windows), .table = table};
 }
 
+absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
+  if (window.first_step <= before.last_step) {
+    return InvalidInput("first_step is ", window.first_step, ", the window before covers steps ",
+                        before.first_step, "..", before.last_step,
+                        "; windows must be oldest first and not overlap");
+  }
+  if (window.load.num_layers() == before.load.num_layers() &&
+      window.load.num_experts() == before.load.num_experts()) {
+    return absl::OkStatus();
+  }
+  return InvalidInput("load has ", window.load.num_layers(), " layers x ",
+                      window.load.num_experts(), " experts, the window before has ",
+                      before.load.num_layers(), " x ", before.load.num_experts());
+}
+
 absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
   if (text == "sum") return WindowRule{.kind = WindowRule::Kind::kSum};
   if (text == "last") return WindowRule{.kind = WindowRule::Kind::kLast};

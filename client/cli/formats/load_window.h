@@ -39,6 +39,10 @@ struct LoadFile {
 absl::StatusOr<LoadFile> LoadFileOf(absl::StatusOr<std::vector<LoadWindow>> windows,
                                     TableKind table = TableKind::kNamed);
 
+// errors: InvalidArgument unless `window` is later than `before`, does not overlap and has its
+// shape.
+absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window);
+
 struct WindowRule {
   enum class Kind { kSum, kLast, kEma };
   Kind kind = Kind::kSum;

@@ -1,8 +1,7 @@
-#include "client/cli/get.h"
-
 #include <gmock/gmock.h>
 
 #include "base/json_value.h"
+#include "client/cli/commands.h"
 #include "tests/client/cli/scripted_query.h"
 
 namespace eplb::cli {
