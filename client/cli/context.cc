@@ -25,7 +25,6 @@ namespace eplb::cli {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr size_t kMaxContexts = 1024;
 
 constexpr char kExpectedKeys[] =
     "expected endpoint, tls.ca, tls.cert, tls.key or tls.server_name, each a text";
@@ -89,16 +88,11 @@ absl::StatusOr<Context> ReadContext(const std::string& path, const std::string& 
 }
 
 absl::Status ReadContexts(const toml::table& table, CtlConfig& config) {
-  if (table.size() > kMaxContexts) {
-    return InvalidInput(config.path, ": ", table.size(), " contexts, expected at most ",
-                        kMaxContexts);
-  }
   for (const auto& [name, node] : table) {
     EPLB_ASSIGN_OR_RETURN(Context context, ReadContext(config.path, std::string(name.str()), node));
     config.contexts.push_back(std::move(context));
   }
-  std::ranges::sort(config.contexts,
-                    [](const Context& a, const Context& b) { return a.name < b.name; });
+  std::ranges::sort(config.contexts, {}, &Context::name);
   return absl::OkStatus();
 }
 

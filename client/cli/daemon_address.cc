@@ -82,21 +82,6 @@ absl::StatusOr<DaemonAddress> AddressInForce(const std::string& path, const std:
   return std::move(found.address);
 }
 
-// Refuses TLS flags for a socket that was found and not named.
-absl::Status CheckNoTlsFlags(const wire::TlsFiles& tls, const std::string& socket) {
-  const std::pair<const char*, const std::string*> flags[] = {
-      {"--tls-ca", &tls.ca},
-      {"--tls-cert", &tls.cert},
-      {"--tls-key", &tls.key},
-      {"--tls-server-name", &tls.server_name}};
-  for (const auto& [flag, value] : flags) {
-    if (value->empty()) continue;
-    return InvalidInput(flag, " needs --endpoint: without one the daemon is at ", socket,
-                        ", which has no TLS");
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
@@ -125,7 +110,12 @@ absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const w
     EPLB_ASSIGN_OR_RETURN(address.endpoint, WithoutConfig());
     // The sockets that a daemon opens by itself have no TLS, because the kernel names the peer.
     if (absl::StartsWith(address.endpoint, "unix:")) {
-      EPLB_RETURN_IF_ERROR(CheckNoTlsFlags(tls, address.endpoint));
+      if (!(tls.ca + tls.cert + tls.key + tls.server_name).empty()) {
+        return InvalidInput(
+            "--tls-ca, --tls-cert, --tls-key and --tls-server-name need --endpoint: "
+            "without one the daemon is at ",
+            address.endpoint, ", which has no TLS");
+      }
       address.tls = {};
     }
   }

@@ -13,7 +13,7 @@
 #include "client/cli/commands.h"
 #include "client/cli/explain_text.h"
 #include "client/cli/flags.h"
-#include "client/cli/formats/placement_content.h"
+#include "client/cli/formats/format_table.h"
 #include "client/cli/text.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"

@@ -6,9 +6,7 @@
 #include "client/cli/explain_text.h"
 #include "client/cli/explanation.h"
 #include "client/cli/flags.h"
-#include "client/cli/job_text.h"
 #include "client/cli/watch.h"
-#include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
 #include <nlohmann/json.hpp>
@@ -42,17 +40,11 @@ Json LayersOf(const Explanation& explanation) {
   return layers;
 }
 
-Json GpuLoads(const Evaluation& evaluation, int32_t layer) {
+Json GpuLoads(const std::optional<Evaluation>& evaluation, int32_t layer) {
+  if (!evaluation) return nullptr;
   Json loads = Json::array();
-  for (const double tokens : evaluation.gpu_loads.row(layer)) loads.push_back(tokens);
+  for (const double tokens : evaluation->gpu_loads.row(layer)) loads.push_back(tokens);
   return loads;
-}
-
-Json LoadsBefore(const Explanation& explanation, int32_t layer) {
-  if (!explanation.before) return nullptr;
-  const absl::StatusOr<Evaluation> before = EvaluateSplit(
-      explanation.load->window.load, explanation.before->placement, SplitOf(explanation.job));
-  return before.ok() ? GpuLoads(*before, layer) : Json(nullptr);
 }
 
 Json MovedOf(const Explanation& explanation, int32_t layer) {
@@ -80,14 +72,12 @@ Json ExpertOf(const Explanation& explanation, LayerId layer, ExpertId expert) {
   const LoadMatrix& counts = explanation.load->window.load.counts();
   const double tokens = counts.row(layer.value).cast<double>().sum();
   const auto own = static_cast<double>(counts(layer.value, expert.value));
-  const bool comparable = explanation.before.has_value() &&
-                          explanation.before->placement.topology() == placement.topology();
   return {{"expert", expert.value},
           {"share", tokens > 0 ? Json(own / tokens) : Json(nullptr)},
           {"slots", placement.ReplicasOf(layer, expert)},
           {"gpus", GpusOf(placement, layer, expert)},
           {"gpus_before",
-           comparable ? GpusOf(explanation.before->placement, layer, expert) : Json(nullptr)}};
+           explanation.before ? GpusOf(explanation.before->placement, layer, expert) : Json()}};
 }
 
 absl::Status CheckRange(const char* flag, int32_t value, int32_t count, const char* what) {
@@ -144,10 +134,9 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
   }
   json["layers"] = LayersOf(explanation);
   if (layer >= 0) {
-    json["gpu_loads"] =
-        explanation.measured ? GpuLoads(*explanation.measured, layer) : Json(nullptr);
-    json["gpu_loads_computed"] = GpuLoads(*explanation.computed, layer);
-    json["gpu_loads_before"] = LoadsBefore(explanation, layer);
+    json["gpu_loads"] = GpuLoads(explanation.measured, layer);
+    json["gpu_loads_computed"] = GpuLoads(explanation.computed, layer);
+    json["gpu_loads_before"] = GpuLoads(explanation.evaluated_before, layer);
     json["moved"] = MovedOf(explanation, layer);
   }
   if (expert >= 0) json["expert"] = ExpertOf(explanation, LayerId{layer}, ExpertId{expert});

@@ -4,9 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <string>
-#include <vector>
 
 #include "client/cli/explanation.h"
+#include "client/cli/gpu_picture.h"
 #include "client/cli/terminal.h"
 #include "placement/migration_plan.h"
 
@@ -25,15 +25,9 @@ std::string MoreTransfersText(size_t count);
 // figures.
 std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal);
 
-// GPU loads of a job at two times, with the names of the two.
-struct GpuLoadPair {
-  const char* left_name;
-  std::vector<double> left;  // [G]
-  const char* right_name;
-  std::vector<double> right;  // [G]
-};
-// Draws the loads of the job's GPUs as multiples of the mean on the right; empty without load.
-std::string DrawJobLoads(const Explanation& explanation, const GpuLoadPair& loads,
+// Draws the loads of the job's GPUs as multiples of the mean afterwards, which it fills in with the
+// unusable GPUs; empty without load.
+std::string DrawJobLoads(const Explanation& explanation, GpuPicture picture,
                          const Terminal& terminal);
 
 std::string ExplainJob(const Explanation& explanation, const Terminal& terminal);

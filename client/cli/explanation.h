@@ -38,9 +38,10 @@ struct Explanation {
   std::optional<AskedLoad> load;              // the newest complete window
   // GPU loads of that window. Absent if the daemon has no record of the placements it ran under.
   std::optional<Evaluation> measured;
-  std::optional<Evaluation> computed;  // `body` under the load of that window
-  std::optional<Evaluation> unmoved;   // the static layout under the same load
-  std::vector<LayerFigures> layers;    // worst balanced first; empty without figures
+  std::optional<Evaluation> computed;          // `body` under the load of that window
+  std::optional<Evaluation> unmoved;           // the static layout under the same load
+  std::optional<Evaluation> evaluated_before;  // `before` under the same load
+  std::vector<LayerFigures> layers;            // worst balanced first; empty without figures
 
   // The plan that led to the current version; null if none is known.
   const v1::Plan* switched() const;

@@ -1,5 +1,3 @@
-#include "client/cli/html_report.h"
-
 #include <optional>
 #include <string_view>
 
@@ -12,6 +10,7 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "client/cli/page_documents.h"
 #include "placement/digest.h"
 #include "proto/wire/message_json.h"
 #include "server/http/page/assets.h"

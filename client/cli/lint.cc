@@ -16,8 +16,8 @@
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
+#include "client/cli/formats/format_table.h"
 #include "client/cli/formats/load_file.h"
-#include "client/cli/formats/placement_content.h"
 #include "proto/wire/placement_rules.h"
 
 namespace eplb::cli {

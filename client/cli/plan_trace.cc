@@ -65,15 +65,15 @@ class PlanDrawing {
          times.window_began_unix_micros(), times.window_complete_unix_micros(), steps);
     Draw(kSolveTrack, "solve", times.solve_began_unix_micros(), SolveEndMicros(plan_),
          {{"policy", plan_.policy()}});
-    trace_.AddInstant({.track = At(kSolveTrack),
-                       .name = absl::StrCat("decision ", plan_.plan()),
-                       .unix_micros = plan_.unix_micros(),
-                       .args = {{"result", wire::EnumText(plan_.result())},
-                                {"reason", plan_.reason()},
-                                {"asked_by", plan_.asked_by()},
-                                {"transfers", plan_.transfers()},
-                                {"chunks_committed", plan_.chunks_committed()},
-                                {"num_chunks", plan_.num_chunks()}}});
+    trace_.Add({.track = At(kSolveTrack),
+                .name = absl::StrCat("decision ", plan_.plan()),
+                .unix_micros = plan_.unix_micros(),
+                .args = {{"result", wire::EnumText(plan_.result())},
+                         {"reason", plan_.reason()},
+                         {"asked_by", plan_.asked_by()},
+                         {"transfers", plan_.transfers()},
+                         {"chunks_committed", plan_.chunks_committed()},
+                         {"num_chunks", plan_.num_chunks()}}});
   }
 
   void DrawChunks() {
@@ -107,11 +107,11 @@ class PlanDrawing {
   void Draw(int64_t track, const std::string& name, int64_t began, int64_t ended, Args args) {
     if (began == 0 || ended == 0) return Missing(name, kOverlooked);
     if (ended < began) return Missing(name, "the daemon's clock was set back meanwhile");
-    trace_.AddSpan({.track = At(track),
-                    .name = name,
-                    .unix_micros = began,
-                    .micros = ended - began,
-                    .args = std::move(args)});
+    trace_.Add({.track = At(track),
+                .name = name,
+                .unix_micros = began,
+                .micros = ended - began,
+                .args = std::move(args)});
   }
 
   int64_t TrackOf(uint32_t rank) {
@@ -127,7 +127,7 @@ class PlanDrawing {
     const int64_t ended = chunk.ended_unix_micros();
     if (ended == 0) {
       Missing(name, "it had not ended, or the daemon did not see its end");
-      trace_.AddInstant({.track = At(kChunkTrack), .name = name, .unix_micros = proposed});
+      trace_.Add({.track = At(kChunkTrack), .name = name, .unix_micros = proposed});
     } else {
       Draw(kChunkTrack, name, proposed, ended,
            {{"version", chunk.version()},

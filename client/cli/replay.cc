@@ -12,7 +12,6 @@
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/load_window.h"
-#include "client/cli/html_report.h"
 #include "client/cli/page_documents.h"
 #include "client/cli/replay_page.h"
 #include "client/cli/terminal.h"

@@ -12,7 +12,7 @@
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
-#include "client/cli/html_report.h"
+#include "client/cli/page_documents.h"
 #include "client/cli/report_forms.h"
 #include "client/cli/run_review.h"
 #include "client/cli/text.h"

@@ -25,8 +25,12 @@ std::vector<double> SumOverLayers(const Evaluation& evaluation) {
 std::string GpusText(const Explanation& explanation, const Terminal& terminal) {
   const std::vector<double> before = SumOverLayers(*explanation.unmoved);
   const std::vector<double> after = SumOverLayers(*explanation.shown());
-  const std::string picture =
-      DrawJobLoads(explanation, {"static", before, explanation.shown_name(), after}, terminal);
+  const std::string picture = DrawJobLoads(explanation,
+                                           {.before_name = "static",
+                                            .after_name = explanation.shown_name(),
+                                            .before = before,
+                                            .after = after},
+                                           terminal);
   if (picture.empty()) return "";
   const std::string heading =
       absl::StrFormat("GPU loads, all layers, steps %d..%d", explanation.load->window.first_step,

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -26,7 +27,7 @@ struct TraceSpan {
   Track track;
   std::string name;
   int64_t unix_micros = 0;
-  int64_t micros = 0;  // >= 0
+  std::optional<int64_t> micros = {};  // >= 0; none for something that takes no time
   nlohmann::ordered_json args = nlohmann::ordered_json::object();
 };
 
@@ -35,9 +36,7 @@ class TraceFile {
   // Processes are shown in the order of their numbers.
   void NameProcess(int64_t process, const std::string& name);
   void NameTrack(Track track, const std::string& name);
-  void AddSpan(TraceSpan span);
-  // Something that takes no time.
-  void AddInstant(TraceSpan moment);
+  void Add(TraceSpan span);
 
   // {"displayTimeUnit":"ms","baseTimeNanoseconds":0,"metadata":{..},"traceEvents":[..]}, an event a
   // line: names first, then by time, a span before those in it. "ts" and "dur" are microseconds on
@@ -46,14 +45,8 @@ class TraceFile {
   std::string ToJson(const nlohmann::ordered_json& metadata) const;
 
  private:
-  struct Event {
-    int64_t unix_micros = 0;
-    int64_t micros = 0;
-    nlohmann::ordered_json json;
-  };
-
   std::vector<nlohmann::ordered_json> names_;
-  std::vector<Event> events_;
+  std::vector<TraceSpan> events_;
 };
 
 }  // namespace eplb::cli

@@ -1,5 +1,3 @@
-#include "client/cli/transport_checks.h"
-
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -11,6 +9,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "client/cli/health_checks.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
 

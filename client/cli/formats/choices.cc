@@ -1,4 +1,3 @@
-#include "client/cli/formats/choices.h"
 
 #include <algorithm>
 #include <functional>

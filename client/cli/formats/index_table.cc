@@ -1,6 +1,8 @@
 #include "client/cli/formats/index_table.h"
 
 #include <limits>
+#include <map>
+#include <utility>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
@@ -20,8 +22,8 @@ std::string Named(std::string_view name) {
   return name.empty() ? std::string() : absl::StrCat(std::string(name), " ");
 }
 
-absl::Status OutOfRange(std::string_view name, const std::string& place, int64_t number) {
-  return InvalidInput(Named(name), place, " is ", number, ", expected ", kIndexRange);
+absl::Status OutOfRange(const std::string& place, int64_t entry, int64_t number) {
+  return InvalidInput(place, "entry ", entry, " is ", number, ", expected ", kIndexRange);
 }
 
 bool InRange(int64_t number) {
@@ -37,7 +39,8 @@ absl::Status CheckRegular(const wire::JsonNumbers& numbers, std::string_view nam
       const auto columns = level == 1 ? 1 : static_cast<size_t>(numbers.children[1][0]);
       return InvalidInput(Named(name), "layer ", i / columns,
                           level == 1 ? "" : absl::StrCat(" expert ", i % columns), " has ",
-                          sizes[i], " entries, layer 0 has ", sizes[0]);
+                          sizes[i], " entries, ", level == 1 ? "layer 0" : "the first", " has ",
+                          sizes[0]);
     }
   }
   return absl::OkStatus();
@@ -56,7 +59,10 @@ absl::StatusOr<IndexTable> IndexTableFromJson(const wire::JsonValue& value, std:
                    .depth = dimensions == 3 ? numbers->children[2].front() : 1};
   for (Eigen::Index i = 0; i < table.cells.size(); ++i) {
     const int64_t number = numbers->integers[static_cast<size_t>(i)];
-    if (!InRange(number)) return OutOfRange(name, wire::PlaceOf(*numbers, i), number);
+    if (!InRange(number)) {
+      const auto row = dimensions == 1 ? "" : absl::StrCat("layer ", i / table.cells.cols(), " ");
+      return OutOfRange(Named(name) + row, i % table.cells.cols(), number);
+    }
     table.cells.data()[i] = static_cast<int32_t>(number);
   }
   return table;
@@ -81,7 +87,7 @@ absl::StatusOr<IndexTable> IndexTableFromArray(const absl::StatusOr<Array>& arra
     for (Eigen::Index entry = 0; entry < table.cells.cols(); ++entry) {
       const int64_t number = array->type->integer(array->At(row, entry / depth, entry % depth));
       if (!InRange(number)) {
-        return OutOfRange(name, absl::StrCat("[", row, "][", entry, "]"), number);
+        return OutOfRange(absl::StrCat(Named(name), "layer ", row, " "), entry, number);
       }
       table.cells(row, entry) = static_cast<int32_t>(number);
     }
@@ -128,6 +134,36 @@ std::string MatrixToJson(const IndexMatrix& cells) {
 std::string RowToJson(const IndexMatrix& cells, Eigen::Index row) {
   const auto numbers = cells.row(row);
   return absl::StrCat("[", absl::StrJoin(numbers.begin(), numbers.end(), ","), "]");
+}
+
+absl::StatusOr<LayerAssignments> ReadLayerAssignments(const wire::JsonValue& object) {
+  constexpr char kKey[] = "initial_global_assignments";
+  constexpr char kSlotCount[] = "num_slots";
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue* assignments, wire::GetMember(object, kKey));
+  std::map<int32_t, IndexMatrix> rows;
+  for (const wire::JsonMember& member : assignments->members) {
+    EPLB_ASSIGN_OR_RETURN(const int32_t layer, NumberOfKey(member.key, kKey, kMaxLayerNumber));
+    EPLB_ASSIGN_OR_RETURN(
+        IndexTable row, IndexTableFromJson(member.value, absl::StrCat(kKey, " layer ", layer), 1));
+    rows.emplace(layer, std::move(row.cells));
+  }
+  if (rows.empty()) return InvalidInput(kKey, " has no layers, expected rows by layer number");
+  int64_t num_slots = rows.begin()->second.cols();
+  if (object.Find(kSlotCount) != nullptr) {
+    EPLB_ASSIGN_OR_RETURN(num_slots, wire::GetInteger(object, kSlotCount));
+  }
+  for (const auto& [layer, row] : rows) {
+    if (row.cols() != num_slots) {
+      return InvalidInput(kKey, " layer ", layer, " has ", row.cols(), " entries, expected ",
+                          num_slots, " slots");
+    }
+  }
+  LayerAssignments result{.slots = IndexMatrix(std::ssize(rows), num_slots)};
+  for (const auto& [layer, row] : rows) {
+    result.slots.row(std::ssize(result.layers)) = row.row(0);
+    result.layers.push_back(layer);
+  }
+  return result;
 }
 
 }  // namespace eplb

@@ -1,4 +1,5 @@
 // Tables of indices in other systems' files, checked for shape and range.
+// threads: safe, no state.
 #pragma once
 
 #include <cstdint>
@@ -10,6 +11,7 @@
 
 #include "base/json_value.h"
 #include "client/cli/formats/arrays.h"
+#include "client/cli/formats/layer_numbers.h"
 #include "placement/placement.h"
 
 namespace eplb {
@@ -44,5 +46,16 @@ std::string IndexTableToNpy(const IndexMatrix& cells, const std::vector<int64_t>
 std::string MatrixToJson(const IndexMatrix& cells);
 // One row, "[1,2,3]".
 std::string RowToJson(const IndexMatrix& cells, Eigen::Index row);
+
+// {"3":[experts in slot order],"4":[..]}: how TensorRT-LLM and vLLM write a placement.
+struct LayerAssignments {
+  LayerNumbers layers = {};  // the keys, rising
+  IndexMatrix slots;         // [layers, num_slots]
+};
+
+// The member initial_global_assignments of `object`, whose keys may be in any order and have gaps.
+// The rows imply num_slots if `object` has none. errors: InvalidArgument, naming the layer: a key
+// that is no layer number, a row of another length, an id out of range.
+absl::StatusOr<LayerAssignments> ReadLayerAssignments(const wire::JsonValue& object);
 
 }  // namespace eplb

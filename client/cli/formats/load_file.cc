@@ -10,7 +10,6 @@
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/choices.h"
 #include "client/cli/formats/csv.h"
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/load_doubts.h"

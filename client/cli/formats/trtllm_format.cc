@@ -10,7 +10,7 @@
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
-#include "client/cli/formats/layer_assignments.h"
+#include "client/cli/formats/index_table.h"
 #include "client/cli/formats/yaml_json.h"
 
 namespace eplb {

@@ -13,7 +13,6 @@
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/index_table.h"
-#include "client/cli/formats/layer_assignments.h"
 #include "client/cli/formats/load_json.h"
 
 namespace eplb {

@@ -54,8 +54,9 @@ TEST_F(EndpointTest, EachSourceYieldsToTheOneBefore) {
     EXPECT_FALSE(ResolveDaemon("", {})->tls.enabled());
     unsetenv("EPLB_TLS_CA");
     EXPECT_EQ(ResolveDaemon("", {.ca = "/etc/ca.pem"}).status().message(),
-              "--tls-ca needs --endpoint: without one the daemon is at unix:" + path +
-                  ", which has no TLS");
+              "--tls-ca, --tls-cert, --tls-key and --tls-server-name need --endpoint: without one "
+              "the daemon is at unix:" +
+                  path + ", which has no TLS");
     EXPECT_TRUE(ResolveDaemon("head:1", {.ca = "/etc/ca.pem"})->tls.enabled());
     close(socket_fd);
     // The socket that a killed daemon leaves is skipped.

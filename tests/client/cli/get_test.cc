@@ -234,10 +234,8 @@ TEST_F(GetWindowsTest, StepsWithoutAWindowAreALineAndAnEmptyColumn) {
             "70..79      0.500         0.250         3   100.0 %   1,000\n"
             "\n"
             "Measured balancedness from left to right; full height is 1\n"
-            "\n"
-            "\n"
-            "##       ##\n"
-            "##       ##\n");
+            "#  #\n"
+            "#  #\n");
 }
 
 TEST_F(GetWindowsTest, AnotherRunThatBeginsLaterIsNoGap) {

@@ -1,10 +1,10 @@
-#include "client/cli/formats/layer_assignments.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
+
+#include "client/cli/formats/index_table.h"
 
 namespace eplb {
 namespace {
@@ -34,7 +34,7 @@ TEST(LayerAssignmentsTest, WhatIsNoneIsRefusedWithItsPlace) {
       {R"({"initial_global_assignments":{"3":[0,1],"4":[0]}})",
        "layer 4 has 1 entries, expected 2"},
       {R"({"num_slots":3,"initial_global_assignments":{"3":[0,1]}})", "has 2 entries, expected 3"},
-      {R"({"initial_global_assignments":{"3":[0,-2]}})", "layer 3 slot 1 is -2"},
+      {R"({"initial_global_assignments":{"3":[0,-2]}})", "layer 3 entry 1 is -2"},
       {R"({"initial_global_assignments":{"3":[0,0.5]}})", "layer 3"}};
   for (const auto& [json, words] : refused) {
     EXPECT_THAT(std::string(Read(json).status().message()), HasSubstr(words)) << json;

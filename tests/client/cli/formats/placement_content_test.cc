@@ -1,10 +1,9 @@
-#include "client/cli/formats/placement_content.h"
-
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 
+#include "client/cli/formats/format_table.h"
 #include "tests/client/cli/formats/test_files.h"
 
 namespace eplb {
