@@ -82,10 +82,8 @@ absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
     change->set_expect_version(static_cast<uint64_t>(options.expect_version));
     return absl::OkStatus();
   }
-  v1::GetJobRequest request;
-  request.set_job(job);
   v1::JobStatus status;
-  EPLB_RETURN_IF_ERROR(Ask(options.query, request, &status));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options.query, job, v1::GetJobRequest(), &status).status());
   change->set_expect_version(status.version());
   return absl::OkStatus();
 }

@@ -220,7 +220,7 @@ std::vector<std::string> CommandTree::Commands() const {
 
 CommandTree::Next CommandTree::After(const std::vector<std::string>& words) const {
   const CLI::App* command = root_.get();
-  const CLI::Option* flag = nullptr;  // whose value is next
+  const CLI::Option* flag = nullptr;  // the flag that the next word is a value of
   for (const std::string& word : words) {
     if (std::exchange(flag, nullptr) != nullptr) continue;
     if (word.starts_with('-')) {

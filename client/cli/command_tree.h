@@ -126,7 +126,7 @@ class CommandTree {
     std::vector<std::pair<std::string, std::string>> words;  // each with its help
     std::string type;  // placeholder of the value that is expected, such as FILE; empty: none
   };
-  // What may follow these words, without the program's name, in a command line.
+  // Returns what may follow these words, without the program's name, in a command line.
   Next After(const std::vector<std::string>& words) const;
 
   // Returns the text of `--help` for a command, e.g. {"get", "placement"}; empty if there is none.

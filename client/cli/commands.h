@@ -14,7 +14,7 @@ namespace eplb::cli {
 
 // ---- status, get
 
-// What the commands take; each looks at its own.
+// The options of these commands; each looks at its own.
 struct GetOptions {
   QueryOptions query;
   std::string job;       // empty: the only one; of `status` and `get jobs` all
@@ -35,7 +35,7 @@ Output RunStatus(const GetOptions& options, const Terminal& terminal);
 // JSON: {"jobs":[..],"jobs_hidden","refusals","warnings"}. errors: NotFound for an unknown job.
 Output RunGetJobs(const GetOptions& options, const Terminal& terminal);
 
-// What each rank runs and answered. JSON: {"job","run_id","ranks":[..]}.
+// Shows what each rank runs and answered. JSON: {"job","run_id","ranks":[..]}.
 Output RunGetRanks(const GetOptions& options, const Terminal& terminal);
 
 // JSON: {"job","version","digest","placement"}.
@@ -121,7 +121,7 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal);
 
 // ---- pause, resume, rebalance, rollback, forget, set
 
-// What the commands take; all of them the members before `force`.
+// The options of these commands; all of them use the members before `force`.
 struct ChangeOptions {
   QueryOptions query;
   std::string job;              // empty: the only one

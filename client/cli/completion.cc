@@ -79,7 +79,7 @@ std::string Jobs(const std::vector<std::string>& words, const Terminal& terminal
   return RunGetJobs(jobs, terminal).out;
 }
 
-// What may follow the line, a word on each; fish shows the help behind a tab.
+// Returns what may follow the line, one word per line; fish shows the help behind a tab.
 std::string Offers(const CommandTree& tree, const CompletionOptions& options,
                    const Terminal& terminal) {
   std::vector<std::string> words = absl::StrSplit(options.line, absl::ByAnyChar(" ="));

@@ -11,7 +11,7 @@
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
-#include "client/cli/explain_text.h"
+#include "client/cli/explanation.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/format_table.h"
 #include "client/cli/text.h"

@@ -1,5 +1,4 @@
-#include "client/cli/explain_text.h"
-
+// `eplbctl explain` as text, and the parts of it that `top` and `diff` show.
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -10,6 +9,7 @@
 #include "absl/strings/str_join.h"
 
 #include "base/text.h"
+#include "client/cli/explanation.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
 #include "placement/backtest/candidate.h"

@@ -57,14 +57,11 @@ bool OfOneVersion(const Explanation& explanation) {
 // Returns everything but the evaluations.
 absl::StatusOr<Explanation> AskOnce(const QueryOptions& options, const std::string& job) {
   Explanation explanation;
-  v1::GetJobRequest job_request;
-  job_request.set_job(job);
-  EPLB_RETURN_IF_ERROR(Ask(options, job_request, &explanation.job));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options, job, v1::GetJobRequest(), &explanation.job).status());
   v1::ListPlansRequest plans_request;
-  plans_request.set_job(job);
   plans_request.set_limit(kPlansAsked);
   v1::ListPlansResponse plans;
-  EPLB_RETURN_IF_ERROR(Ask(options, plans_request, &plans));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options, job, plans_request, &plans).status());
   explanation.plans.assign(plans.plans().begin(), plans.plans().end());
   EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, job), explanation.body));
   EPLB_RETURN_IF_ERROR(Keep(AskLoad(options, job), explanation.load));

@@ -2,6 +2,7 @@
 // loads of the GPUs, the current placement, and the decision that led to it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -9,7 +10,9 @@
 
 #include "absl/status/statusor.h"
 
+#include "client/cli/gpu_picture.h"
 #include "client/cli/query_client.h"
+#include "client/cli/terminal.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
 #include "proto/wire/messages.h"
@@ -80,5 +83,32 @@ std::string LayerName(const v1::JobStatus& job, int32_t layer);
 // expert {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}. With
 // "split" "batch" GPU loads are those of an exact split of the whole window, which is the best.
 std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int32_t expert);
+
+// ---- as text
+
+// Number of transfers that a text lists; JSON has them all.
+inline constexpr size_t kTransfersShown = 40;
+
+// "12 (GPU 0 -> 3)".
+std::string TransferText(const Transfer& transfer);
+
+// "and 1,234 more (-o json lists all)"; empty if all `count` are shown.
+std::string MoreTransfersText(size_t count);
+
+// The worst balanced layers, at most `most`, with their hottest GPU and expert; empty without
+// figures.
+std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal);
+
+// Draws the loads of the job's GPUs as multiples of the mean afterwards, which it fills in with the
+// unusable GPUs; empty without load.
+std::string DrawJobLoads(const Explanation& explanation, GpuPicture picture,
+                         const Terminal& terminal);
+
+std::string ExplainJob(const Explanation& explanation, const Terminal& terminal);
+// REQUIRES: the job has the layer, and explanation.shown() is not null.
+std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Terminal& terminal);
+// REQUIRES: also that the job has the expert.
+std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t expert,
+                          const Terminal& terminal);
 
 }  // namespace eplb::cli

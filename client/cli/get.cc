@@ -12,8 +12,8 @@
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_text.h"
-#include "client/cli/plan_trace.h"
 #include "client/cli/text.h"
+#include "client/cli/trace.h"
 #include "client/cli/watch.h"
 #include "placement/evaluate.h"
 #include "proto/wire/message_json.h"
@@ -142,9 +142,8 @@ std::string Names(const v1::GetStatusResponse& response) {
 
 absl::Status AskJobs(const GetOptions& options, v1::GetStatusResponse* response) {
   if (options.job.empty()) return Ask(options.query, v1::GetStatusRequest(), response);
-  v1::GetJobRequest request;
-  request.set_job(options.job);
-  return Ask(options.query, request, response->add_jobs());
+  return AskAboutJob(options.query, options.job, v1::GetJobRequest(), response->add_jobs())
+      .status();
 }
 
 // "connected", "away 12.5 s", or how the rank ended.

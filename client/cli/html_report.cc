@@ -1,3 +1,4 @@
+// The daemon's web page as one file.
 #include <optional>
 #include <string_view>
 

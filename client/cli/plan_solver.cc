@@ -1,11 +1,11 @@
-#include "client/cli/plan_solver.h"
-
+// Computes the placement of a plan and, if tokens are split, its shares.
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "client/cli/plan_report.h"
 #include "placement/migration_plan.h"
 #include "placement/policies/registry.h"
 #include "placement/search/node_partition.h"

@@ -1,5 +1,4 @@
-#include "client/cli/plan_trace.h"
-
+// The times of one decision: a table, and a trace.
 #include <algorithm>
 #include <map>
 #include <utility>

@@ -16,6 +16,7 @@
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "client/cli/context.h"
 #include "client/cli/flags.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/convert.h"
@@ -122,7 +123,7 @@ Question MakeQuestion(const Message& request, Message* response) {
           service.name() == "Admin"};
 }
 
-// What generated code does for a call whose types it knows.
+// Calls as generated code does, which knows the types.
 grpc::Status Send(const Question& question, const std::shared_ptr<grpc::Channel>& channel,
                   grpc::ClientContext* context) {
   const grpc::internal::RpcMethod call(question.path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC,
@@ -273,20 +274,17 @@ absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& opt
 absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
                                                  const std::string& job, int64_t version) {
   v1::GetPlacementRequest request;
-  request.set_job(job);
   if (version >= 0) request.set_version(static_cast<uint64_t>(version));
   v1::GetPlacementResponse response;
-  EPLB_RETURN_IF_ERROR(Ask(options, request, &response));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options, job, request, &response).status());
   absl::StatusOr<wire::PlacementBody> body = wire::FromProto(response.placement());
   if (body.ok()) return body;
   return Internal("the daemon's answer is no placement: ", body.status().message());
 }
 
 absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string& job) {
-  v1::GetLoadRequest request;
-  request.set_job(job);
   v1::GetLoadResponse response;
-  EPLB_RETURN_IF_ERROR(Ask(options, request, &response));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options, job, v1::GetLoadRequest(), &response).status());
   // The same cells as a report's, checked by the same code.
   v1::Up up;
   v1::LoadReport& report = *up.mutable_load_report();

@@ -10,7 +10,7 @@
 #include "absl/status/statusor.h"
 
 #include "base/status_macros.h"
-#include "client/cli/daemon_address.h"
+#include "base/tls_files.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/terminal.h"
 #include "proto/wire/messages.h"

@@ -156,9 +156,9 @@ std::string ScoredOnSentence(const HeldOut& held_out) {
 struct Sweep {
   Topology smallest;
   std::vector<SweepRow> rows;
-  std::string note;            // said of the load's file
-  std::string scored_on;       // for JSON
-  std::string scored_on_text;  // a sentence
+  std::string note;       // said of the load's file
+  std::string scored_on;  // a sentence
+  bool out_of_sample = false;
   int64_t planned_windows = 0;
   int64_t scored_windows = 0;
 };
@@ -182,8 +182,8 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   Sweep sweep{.smallest = smallest,
               .rows = {},
               .note = NotesOn(options.load, file),
-              .scored_on = ScoredOn(basis.held_out),
-              .scored_on_text = ScoredOnSentence(basis.held_out),
+              .scored_on = ScoredOnSentence(basis.held_out),
+              .out_of_sample = basis.held_out.out_of_sample,
               .planned_windows = std::ssize(basis.held_out.planned),
               .scored_windows = std::ssize(basis.held_out.scored)};
   for (const int32_t count : slots) {
@@ -201,7 +201,7 @@ std::optional<double> StepSeconds(const SweepRow& row) {
 
 std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
   Json json = {{"split", options.split},
-               {"scored_on", sweep.scored_on},
+               {"scored_on", sweep.out_of_sample ? "later_windows" : "planned_load"},
                {"planned_windows", sweep.planned_windows},
                {"scored_windows", sweep.scored_windows},
                {"rows", Json::array()}};
@@ -243,7 +243,7 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
   std::string text =
       absl::StrCat(Heading(absl::StrCat("Sweep by ", options.frame.policy), terminal),
                    Paragraph(absl::StrCat(ShapeText(sweep.smallest), ", and more slots"), terminal),
-                   Paragraph(sweep.scored_on_text, terminal), "\n");
+                   Paragraph(sweep.scored_on, terminal), "\n");
   Table table({">slots", ">extra/GPU", ">balancedness", ">worst layer", ">gap"});
   if (priced) {
     for (const char* column : {">tokens", ">replicas", ">step"}) table.AddColumn(column);

@@ -84,8 +84,8 @@ absl::Status WriteOutput(const std::string& path, const std::string& content);
 // Joins messages, each of which may be empty.
 std::string JoinMessages(const std::vector<std::string>& messages);
 
-// What a long command does: one line on stderr that is overwritten, only on a terminal and only
-// after two seconds; the destructor removes it. threads: owns one, which only writes the line.
+// Tells what a long command does, in one line on stderr that is overwritten, only on a terminal and
+// only after two seconds. The destructor removes it. threads: owns one, which only writes the line.
 class Waiting {
  public:
   // "planning", or of a `total` of parts, "window".

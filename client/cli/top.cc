@@ -4,7 +4,7 @@
 
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
-#include "client/cli/explain_text.h"
+#include "client/cli/explanation.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"

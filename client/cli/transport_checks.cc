@@ -1,3 +1,4 @@
+// The checks of `eplbctl doctor` about the transport of expert rows.
 #include <algorithm>
 #include <cstdint>
 #include <map>

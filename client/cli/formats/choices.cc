@@ -1,4 +1,4 @@
-
+// Counts tokens of experts from a router's single choices.
 #include <algorithm>
 #include <functional>
 #include <map>

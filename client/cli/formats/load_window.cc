@@ -70,20 +70,17 @@ std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRul
   return batches;
 }
 
-absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
-                          const WindowRule& rule) {
-  const std::span<const LoadWindow> batches = InForce(windows, rule);
-  const size_t first = windows.size() - batches.size();
-  for (size_t i = 0; i < batches.size(); ++i) {
-    const Load& load = batches[i].load;
+absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most) {
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const Load& load = windows[i].load;
     if (!load.is_counts()) continue;  // an estimate is split into fractions, without a limit
     for (int32_t layer = 0; layer < load.num_layers(); ++layer) {
       const int64_t sum = load.counts().row(layer).sum();  // at most 2^63-1, as Load checks
       if (sum <= most) continue;
-      const int64_t line = batches[i].line;
-      return InvalidInput(
-          line > 0 ? absl::StrCat("line ", line) : absl::StrCat("window ", first + i), ": layer ",
-          layer, " has ", sum, " tokens, a batch to split exactly has at most ", most);
+      const int64_t line = windows[i].line;
+      return InvalidInput(line > 0 ? absl::StrCat("line ", line) : absl::StrCat("window ", i),
+                          ": layer ", layer, " has ", sum,
+                          " tokens, a batch to split exactly has at most ", most);
     }
   }
   return absl::OkStatus();

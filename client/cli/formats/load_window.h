@@ -60,7 +60,6 @@ std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRul
 
 // Checks that each of these batches can be split exactly: at most `most` tokens in a layer.
 // errors: InvalidArgument naming line or window, layer and the sum. cost: O(windows * L * E).
-absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
-                          const WindowRule& rule = {});
+absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most);
 
 }  // namespace eplb

@@ -5,7 +5,6 @@
 #include "absl/strings/str_join.h"
 
 #include "base/errors.h"
-#include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"

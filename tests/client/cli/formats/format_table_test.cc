@@ -1,9 +1,10 @@
+#include "client/cli/formats/format_table.h"
+
 #include <gtest/gtest.h>
 
 #include <string>
 #include <utility>
 
-#include "client/cli/formats/format_table.h"
 #include "tests/client/cli/formats/test_files.h"
 
 namespace eplb {
