@@ -1,5 +1,4 @@
-#include "client/cli/change_commands.h"
-
+// Commands that change a job at the daemon: pause, resume, rebalance, rollback, forget and set.
 #include <pwd.h>
 #include <unistd.h>
 
@@ -19,6 +18,7 @@
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/text.h"
 #include "client/cli/wait.h"
@@ -70,14 +70,6 @@ std::string SettingsLines(const v1::AdminResponse& response, bool dry_run) {
                       "\n");
 }
 
-// Asks for a preview. A daemon without previews refuses the call and changes nothing.
-absl::Status AskPreview(const QueryOptions& options, const v1::PreviewRequest& request,
-                        v1::AdminResponse* response) {
-  absl::Status status = Ask(options, request, response);
-  if (!absl::IsUnimplemented(status)) return status;
-  return absl::UnimplementedError("this daemon is older than --dry-run; nothing was changed");
-}
-
 // Fills in the head of a request. errors: those of ChooseJob and of asking for the job.
 absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
   if (!IsUtf8(options.comment)) return InvalidInput("--comment is not UTF-8");
@@ -90,10 +82,8 @@ absl::Status FillChange(const ChangeOptions& options, v1::Change* change) {
     change->set_expect_version(static_cast<uint64_t>(options.expect_version));
     return absl::OkStatus();
   }
-  v1::GetJobRequest request;
-  request.set_job(job);
   v1::JobStatus status;
-  EPLB_RETURN_IF_ERROR(Ask(options.query, request, &status));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options.query, job, v1::GetJobRequest(), &status).status());
   change->set_expect_version(status.version());
   return absl::OkStatus();
 }
@@ -141,7 +131,11 @@ Output RunChange(const ChangeOptions& options, Request request,
     if (options.dry_run) {
       v1::PreviewRequest preview;
       *(preview.*previewed)() = request;
-      status = AskPreview(options.query, preview, &response);
+      status = Ask(options.query, preview, &response);
+      if (absl::IsUnimplemented(status)) {
+        status =
+            absl::UnimplementedError("this daemon is older than --dry-run; nothing was changed");
+      }
     } else {
       status = Ask(options.query, request, &response);
     }
@@ -163,12 +157,12 @@ absl::StatusOr<v1::ListPlansResponse> AskPlans(const ChangeOptions& change, uint
 
 // The first decision after `number` that an operator asked for, once it has an end: a job decides
 // one thing at a time.
-absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t number,
+absl::StatusOr<v1::Plan> AwaitDecision(const ChangeOptions& options, uint64_t number,
                                        absl::Duration timeout) {
   constexpr uint32_t kLookedAt = 20;  // decisions between two questions
   const absl::Time end = absl::Now() + timeout;
   while (true) {
-    EPLB_ASSIGN_OR_RETURN(const v1::ListPlansResponse plans, AskPlans(options.change, kLookedAt));
+    EPLB_ASSIGN_OR_RETURN(const v1::ListPlansResponse plans, AskPlans(options, kLookedAt));
     const v1::Plan* next = nullptr;
     for (const v1::Plan& plan : plans.plans()) {  // newest first
       if (plan.plan() > number && !plan.asked_by().empty()) next = &plan;
@@ -176,80 +170,37 @@ absl::StatusOr<v1::Plan> AwaitDecision(const RebalanceOptions& options, uint64_t
     if (next != nullptr && next->result() != v1::PLAN_RESULT_PROPOSED) return *next;
     if (absl::Now() + kAskAgain >= end) {
       return DeadlineExceeded("the decision has no end after ", options.wait_timeout,
-                              ": see eplbctl get plans --job ", options.change.job);
+                              ": see eplbctl get plans --job ", options.job);
     }
     absl::SleepFor(kAskAgain);
   }
 }
 
-Output DecisionOutput(const RebalanceOptions& options, const v1::Plan& plan) {
+Output DecisionOutput(const ChangeOptions& options, const v1::Plan& plan) {
   const v1::PlanResult good =
-      options.change.dry_run ? v1::PLAN_RESULT_OBSERVED : v1::PLAN_RESULT_COMMITTED;
-  return {
-      plan.result() == good ? kOk : kConditionNotMet,
-      options.change.query.format == Format::kJson
-          ? wire::ToJsonText(plan) + "\n"
-          : absl::StrCat(options.change.dry_run ? kNothingIsChanged : "", "plan ", plan.plan(), " ",
-                         wire::EnumText(plan.result()), ": ", Printable(plan.reason()), "\n"),
-      ""};
+      options.dry_run ? v1::PLAN_RESULT_OBSERVED : v1::PLAN_RESULT_COMMITTED;
+  return {plan.result() == good ? kOk : kConditionNotMet,
+          options.query.format == Format::kJson
+              ? wire::ToJsonText(plan) + "\n"
+              : absl::StrCat(options.dry_run ? kNothingIsChanged : "", "plan ", plan.plan(), " ",
+                             wire::EnumText(plan.result()), ": ", Printable(plan.reason()), "\n"),
+          ""};
 }
 
-Output RebalanceAndWait(RebalanceOptions options, v1::RebalanceRequest request) {
+Output RebalanceAndWait(ChangeOptions options, v1::RebalanceRequest request) {
   EPLB_ASSIGN_OR_RETURN(const absl::Duration timeout,
                         ParseDuration("--wait-timeout", options.wait_timeout, kLongestRebalance));
-  EPLB_ASSIGN_OR_RETURN(options.change.job, ChooseJob(options.change.query, options.change.job));
-  EPLB_ASSIGN_OR_RETURN(const v1::ListPlansResponse before, AskPlans(options.change, 1));
+  EPLB_ASSIGN_OR_RETURN(options.job, ChooseJob(options.query, options.job));
+  EPLB_ASSIGN_OR_RETURN(const v1::ListPlansResponse before, AskPlans(options, 1));
   const uint64_t number = before.plans().empty() ? 0 : before.plans(0).plan();
-  Output asked =
-      RunChange(options.change, std::move(request), &v1::PreviewRequest::mutable_rebalance);
+  Output asked = RunChange(options, std::move(request), &v1::PreviewRequest::mutable_rebalance);
   if (asked.exit_code != kOk) return asked;
   EPLB_ASSIGN_OR_RETURN(const v1::Plan plan, AwaitDecision(options, number, timeout));
   return DecisionOutput(options, plan);
 }
 
-void AddChangeOptions(Flags& flags, ChangeOptions& options,
-                      const std::set<ExitCode>& more_exit_codes = {}) {
-  AddJobOption(flags, options.job);
-  AddCount(flags, "--expect-version", "V", options.expect_version,
-           "Change nothing unless this version is current [the version just read]");
-  AddRequestIdOption(flags, options.request_id);
-  flags.Text("--comment", "TEXT", options.comment, "Reason, for the audit log");
-  flags.Switch("--dry-run", options.dry_run, "Show what the daemon would do, and change nothing");
-  std::set<ExitCode> codes = {kNotFound, kConflict};
-  codes.insert(more_exit_codes.begin(), more_exit_codes.end());
-  AddQueryOptions(flags, options.query, codes);
-}
-
-}  // namespace
-
-Output RunPause(const ChangeOptions& options) {
-  return RunChange(options, v1::PauseRequest(), &v1::PreviewRequest::mutable_pause);
-}
-
-Output RunResume(const ChangeOptions& options) {
-  return RunChange(options, v1::ResumeRequest(), &v1::PreviewRequest::mutable_resume);
-}
-
-Output RunRebalance(const RebalanceOptions& options) {
-  v1::RebalanceRequest request;
-  request.set_force(options.force);
-  if (options.wait || options.change.dry_run) return RebalanceAndWait(options, std::move(request));
-  return RunChange(options.change, std::move(request), &v1::PreviewRequest::mutable_rebalance);
-}
-
-Output RunRollback(const RollbackOptions& options) {
-  v1::RollbackRequest request;
-  if (options.to >= 0) request.set_to_version(static_cast<uint64_t>(options.to));
-  return RunChange(options.change, std::move(request), &v1::PreviewRequest::mutable_rollback);
-}
-
-Output RunForget(const ForgetOptions& options) {
-  ChangeOptions change = options.change;
-  if (!options.job.empty()) change.job = options.job;
-  if (change.job.empty()) return InvalidInput("no job is named, expected eplbctl forget JOB");
-  return RunChange(change, v1::ForgetRequest(), &v1::PreviewRequest::mutable_forget);
-}
-
+// Sets the field that `setting` names, and returns its key without the table.
+// errors: InvalidArgument naming the setting and what is expected.
 absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicySettings* settings) {
   const size_t equals = setting.find('=');
   if (equals == std::string::npos) {
@@ -282,68 +233,103 @@ absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicyS
   return name;
 }
 
-Output RunSetPolicy(const SetPolicyOptions& options) {
+// Adds a command with the flags that all have.
+std::pair<Flags, ChangeOptions&> AddChange(const Flags& parent, const char* name, const char* help,
+                                           Output (*run)(const ChangeOptions&),
+                                           const std::set<ExitCode>& exit_codes = {kNotFound,
+                                                                                   kConflict}) {
+  auto [flags, options] = AddCommand<ChangeOptions>(parent, name, help, run);
+  AddJobOption(flags, options.job);
+  AddCount(flags, "--expect-version", "V", options.expect_version,
+           "Change nothing unless this version is current [the version just read]");
+  AddRequestIdOption(flags, options.request_id);
+  flags.Text("--comment", "TEXT", options.comment, "Reason, for the audit log");
+  flags.Switch("--dry-run", options.dry_run, "Show what the daemon would do, and change nothing");
+  AddQueryOptions(flags, options.query, exit_codes);
+  return {flags, options};
+}
+
+}  // namespace
+
+Output RunPause(const ChangeOptions& options) {
+  return RunChange(options, v1::PauseRequest(), &v1::PreviewRequest::mutable_pause);
+}
+
+Output RunResume(const ChangeOptions& options) {
+  return RunChange(options, v1::ResumeRequest(), &v1::PreviewRequest::mutable_resume);
+}
+
+Output RunRebalance(const ChangeOptions& options) {
+  v1::RebalanceRequest request;
+  request.set_force(options.force);
+  if (options.wait || options.dry_run) return RebalanceAndWait(options, std::move(request));
+  return RunChange(options, std::move(request), &v1::PreviewRequest::mutable_rebalance);
+}
+
+Output RunRollback(const ChangeOptions& options) {
+  v1::RollbackRequest request;
+  if (options.to >= 0) request.set_to_version(static_cast<uint64_t>(options.to));
+  return RunChange(options, std::move(request), &v1::PreviewRequest::mutable_rollback);
+}
+
+Output RunForget(const ChangeOptions& options) {
+  if (options.job.empty()) return InvalidInput("no job is named, expected eplbctl forget JOB");
+  return RunChange(options, v1::ForgetRequest(), &v1::PreviewRequest::mutable_forget);
+}
+
+Output RunSetPolicy(const ChangeOptions& options) {
   v1::SetPolicyRequest request;
   std::set<std::string> given;
   for (const std::string& setting : options.settings) {
     EPLB_ASSIGN_OR_RETURN(const std::string key, ApplySetting(setting, request.mutable_settings()));
     if (!given.insert(key).second) return InvalidInput(key, " is given twice");
   }
-  return RunChange(options.change, std::move(request), &v1::PreviewRequest::mutable_set_policy);
+  return RunChange(options, std::move(request), &v1::PreviewRequest::mutable_set_policy);
 }
 
 void AddPause(const Flags& root) {
-  auto [flags, options] = AddCommand<ChangeOptions>(
-      root, "pause", "Stop proposals for a job until it is resumed", &RunPause);
-  AddChangeOptions(flags, options);
+  AddChange(root, "pause", "Stop proposals for a job until it is resumed", &RunPause);
 }
 
 void AddResume(const Flags& root) {
-  auto [flags, options] = AddCommand<ChangeOptions>(
-      root, "resume", "Resume proposals after a pause or a quarantine", &RunResume);
-  AddChangeOptions(flags, options);
+  AddChange(root, "resume", "Resume proposals after a pause or a quarantine", &RunResume);
 }
 
 void AddRebalance(const Flags& root) {
-  auto [flags, options] = AddCommand<RebalanceOptions>(
-      root, "rebalance", "Decide now, on the newest windows", &RunRebalance);
+  auto [flags, options] = AddChange(root, "rebalance", "Decide now, on the newest windows",
+                                    &RunRebalance, {kNotFound, kConflict, kConditionNotMet});
   flags.Switch("--force", options.force, "Propose the policy's changes even if they do not pay");
   flags.Switch(
       "--wait", options.wait,
       "Wait until the decision has ended, as --dry-run does; exit 8 if nothing is switched");
   flags.Text("--wait-timeout", "DURATION", options.wait_timeout,
              "How long --wait waits, at most 24h [10m]");
-  AddChangeOptions(flags, options.change, {kConditionNotMet});
 }
 
 void AddRollback(const Flags& root) {
-  auto [flags, options] = AddCommand<RollbackOptions>(
-      root, "rollback", "Return to an earlier placement and pause the job, so that it stays",
-      &RunRollback);
+  auto [flags, options] =
+      AddChange(root, "rollback",
+                "Return to an earlier placement and pause the job, so that it stays", &RunRollback);
   AddCount(flags, "--to", "V", options.to,
            "Version to return to [the one before the newest rebalance]");
-  AddChangeOptions(flags, options.change);
 }
 
 void AddForget(const Flags& root) {
-  auto [flags, options] = AddCommand<ForgetOptions>(
+  auto [flags, options] = AddChange(
       root, "forget", "Remove a job that has no connected rank; its audit log stays", &RunForget);
   // Not "job": to newer releases of CLI11 that is the name of --job.
-  flags.Text("JOB", "JOB", options.job, "The job to remove");
-  AddChangeOptions(flags, options.change);
-  flags.With("JOB").Excludes("--job");
+  flags.Text("JOB", "JOB", options.job, "The job to remove").Excludes("--job");
 }
 
 void AddSet(const Flags& root) {
   const Flags set = root.AddGroup("set", "Change settings of a job: policy");
-  auto [flags, options] = AddCommand<SetPolicyOptions>(
+  auto [flags, options] = AddChange(
       set, "policy", "Change settings of one job; other settings keep their values", &RunSetPolicy);
   const auto append = [](std::string* out, const wire::SettingRow& row) { out->append(row.name); };
   flags
       .Texts("settings", "KEY=VALUE", options.settings,
              absl::StrJoin(wire::SettingRows(), ", ", append))
       .Required();
-  AddChangeOptions(flags, options.change);
 }
 
 }  // namespace eplb::cli

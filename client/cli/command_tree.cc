@@ -27,31 +27,25 @@ std::vector<std::string> ChoicesOf(const std::string& type) {
   return literal ? absl::StrSplit(type, '|') : std::vector<std::string>();
 }
 
-FlagEntry EntryOf(const CLI::Option& option) {
-  FlagEntry entry;
-  for (const std::string& name : option.get_snames()) entry.names.push_back("-" + name);
-  for (const std::string& name : option.get_lnames()) entry.names.push_back("--" + name);
-  if (option.get_expected_max() > 0) entry.type = option.get_type_name();
-  if (entry.names.empty()) entry.place = std::exchange(entry.type, "");
-  entry.choices = ChoicesOf(entry.place.empty() ? entry.type : entry.place);
-  entry.help = option.get_description();
-  entry.required = option.get_required();
-  return entry;
+std::vector<const CLI::App*> CommandsOf(const CLI::App& app) {
+  return app.get_subcommands([](const CLI::App*) { return true; });
+}
+
+// The command of `app` that is called `word`, or null.
+const CLI::App* FindCommand(const CLI::App& app, const std::string& word) {
+  const auto named =
+      app.get_subcommands([&](const CLI::App* one) { return one->check_name(word); });
+  return named.empty() ? nullptr : named.front();
 }
 
 std::string Joined(const std::string& before, const std::string& word) {
   return absl::StrCat(before, before.empty() ? "" : " ", word);
 }
 
-void Append(const CLI::App& app, const std::string& name, std::vector<CommandEntry>& entries) {
-  CommandEntry entry{.name = name, .help = app.get_description(), .footer = app.get_footer()};
-  for (const CLI::Option* option : app.get_options()) entry.flags.push_back(EntryOf(*option));
-  const auto all = app.get_subcommands([](const CLI::App*) { return true; });
-  for (const CLI::App* command : all) entry.subcommands.push_back(command->get_name());
-  entries.push_back(std::move(entry));
-  for (const CLI::App* command : all) {
-    Append(*command, Joined(name, command->get_name()), entries);
-  }
+void AppendCommands(const CLI::App& app, const std::string& name, std::vector<std::string>& names) {
+  const std::vector<const CLI::App*> commands = CommandsOf(app);
+  if (commands.empty()) names.push_back(name);
+  for (const CLI::App* one : commands) AppendCommands(*one, Joined(name, one->get_name()), names);
 }
 
 // Ends in a newline, which CLI11 leaves out after a footer.
@@ -66,7 +60,7 @@ Output WrongUsage(const CLI::App& root, const std::string& what) {
     app = app->get_subcommands().front();
     command = Joined(command, app->get_name());
   }
-  return UsageFailure(InvalidInput(what, " (see ", command, " --help)"));
+  return InvalidInput(what, " (see ", command, " --help)");
 }
 
 Flags::Store StoreIn(std::string& value) {
@@ -218,10 +212,43 @@ std::string CommandTree::ProblemWith(std::vector<std::string> words) {
   return "";
 }
 
-std::vector<CommandEntry> CommandTree::List() const {
-  std::vector<CommandEntry> entries;
-  Append(*root_, "", entries);
-  return entries;
+std::vector<std::string> CommandTree::Commands() const {
+  std::vector<std::string> names;
+  AppendCommands(*root_, "", names);
+  return names;
+}
+
+CommandTree::Next CommandTree::After(const std::vector<std::string>& words) const {
+  const CLI::App* command = root_.get();
+  const CLI::Option* flag = nullptr;  // the flag that the next word is a value of
+  for (const std::string& word : words) {
+    if (std::exchange(flag, nullptr) != nullptr) continue;
+    if (word.starts_with('-')) {
+      flag = command->get_option_no_throw(word);
+      if (flag != nullptr && flag->get_expected_max() == 0) flag = nullptr;
+    } else if (const CLI::App* const named = FindCommand(*command, word); named != nullptr) {
+      command = named;
+    }
+  }
+  Next next;
+  const auto expect = [&next](const CLI::Option& option) {
+    next.type = option.get_type_name();
+    for (const std::string& choice : ChoicesOf(next.type)) next.words.emplace_back(choice, "");
+  };
+  if (flag != nullptr) {
+    expect(*flag);
+    return next;
+  }
+  for (const CLI::App* one : CommandsOf(*command)) {
+    next.words.emplace_back(one->get_name(), one->get_description());
+  }
+  for (const CLI::Option* option : command->get_options()) {
+    const std::string& help = option->get_description();
+    for (const std::string& name : option->get_snames()) next.words.emplace_back("-" + name, help);
+    for (const std::string& name : option->get_lnames()) next.words.emplace_back("--" + name, help);
+    if (option->get_positional()) expect(*option);
+  }
+  return next;
 }
 
 std::string CommandTree::HelpOf(const std::vector<std::string>& words) const {
@@ -229,10 +256,8 @@ std::string CommandTree::HelpOf(const std::vector<std::string>& words) const {
   std::string before;  // the words in front of the command's own
   for (const std::string& word : words) {
     before = Joined(before, command->get_name());
-    const auto named =
-        command->get_subcommands([&word](const CLI::App* one) { return one->check_name(word); });
-    if (named.empty()) return "";
-    command = named.front();
+    command = FindCommand(*command, word);
+    if (command == nullptr) return "";
   }
   return Page(command->get_formatter()->make_help(command, Joined(before, command->get_name()),
                                                   CLI::AppFormatMode::Normal))

@@ -100,24 +100,6 @@ std::pair<Flags, Options&> AddCommand(const Flags& parent, const char* name,
   return {flags, *options};
 }
 
-// A flag as completion scripts and the manual page show it.
-struct FlagEntry {
-  std::vector<std::string> names;    // "-o", "--output"; empty for an argument by its place
-  std::string place;                 // "FROM", of an argument by its place
-  std::string type;                  // "FILE"; empty for a flag without value
-  std::vector<std::string> choices;  // choices of "a|b|c" types; otherwise empty
-  std::string help;
-  bool required = false;
-};
-
-struct CommandEntry {
-  std::string name;  // "get placement"; empty for the program itself
-  std::string help;
-  std::string footer;  // examples and exit codes
-  std::vector<FlagEntry> flags;
-  std::vector<std::string> subcommands;  // their last words
-};
-
 // The program, its commands and what the command line chose.
 class CommandTree {
  public:
@@ -136,8 +118,17 @@ class CommandTree {
   // The error of the first word that is not as declared; empty if all are.
   std::string ProblemWith(std::vector<std::string> words);
 
-  // The program first, then its commands in the order of declaration, each before its own.
-  std::vector<CommandEntry> List() const;
+  // The words of each command that does something, such as "get placement", in the order of
+  // declaration.
+  std::vector<std::string> Commands() const;
+
+  struct Next {
+    std::vector<std::pair<std::string, std::string>> words;  // each with its help
+    std::string type;  // placeholder of the value that is expected, such as FILE; empty: none
+  };
+  // Returns what may follow these words, without the program's name, in a command line.
+  Next After(const std::vector<std::string>& words) const;
+
   // Returns the text of `--help` for a command, e.g. {"get", "placement"}; empty if there is none.
   std::string HelpOf(const std::vector<std::string>& words) const;
 

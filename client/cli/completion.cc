@@ -1,12 +1,11 @@
-// `eplbctl completion`: scripts by which a shell completes commands, flags and their choices.
+// `eplbctl completion`: scripts by which a shell completes a line. They ask the program what may
+// come next.
 #include <algorithm>
+#include <memory>
 #include <string>
 #include <vector>
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
-#include "absl/strings/str_replace.h"
 #include "absl/strings/str_split.h"
 
 #include "client/cli/commands.h"
@@ -14,185 +13,86 @@
 namespace eplb::cli {
 namespace {
 
-// Prints nothing unless a daemon answers at once.
-constexpr char kAskJobs[] = "eplbctl 2> /dev/null get jobs --names --timeout 500ms";
+// Stands for paths, which the shell completes itself.
+constexpr char kFiles[] = "FILES\n";
 
-// True if a path is expected, which the shell's own completion of files answers.
-bool TakesPath(const FlagEntry& flag) {
-  const std::string& type = flag.place.empty() ? flag.type : flag.place;
-  for (const char* word : {"FILE", "DIR", "IN", "OUT", "FROM", "TO"}) {
-    if (type == word) return true;
-  }
-  return false;
+struct CompletionOptions {
+  std::string shell;
+  std::string line;  // start of a command line; empty: the script is asked for
+};
+
+constexpr char kBash[] = R"(_eplbctl() {
+  local current=${COMP_WORDS[COMP_CWORD]} offers
+  offers=$(eplbctl completion bash "${COMP_LINE:0:$COMP_POINT}" 2> /dev/null)
+  if [[ $offers == FILES ]]; then
+    local IFS=$'\n'
+    COMPREPLY=($(compgen -f -- "$current"))
+  else
+    COMPREPLY=($(compgen -W "$offers" -- "$current"))
+  fi
 }
+complete -o filenames -F _eplbctl eplbctl
+)";
 
-// In a case pattern of bash: " get placement --out".
-std::string Pattern(const CommandEntry& command, const std::string& word) {
-  return absl::StrCat("\"", command.name.empty() ? "" : " ", command.name, word.empty() ? "" : " ",
-                      word, "\"");
-}
+constexpr char kFish[] = R"(function __eplbctl_offers
+    set -l offers (eplbctl completion fish (commandline -cp) 2> /dev/null)
+    if test "$offers" = FILES
+        __fish_complete_path (commandline -ct)
+    else
+        printf '%s\n' $offers
+    end
+end
+complete -c eplbctl -f -a '(__eplbctl_offers)'
+)";
 
-std::string BashWords(const CommandEntry& command) {
-  std::vector<std::string> words = command.subcommands;
-  for (const FlagEntry& flag : command.flags) {
-    words.insert(words.end(), flag.names.begin(), flag.names.end());
-    if (flag.names.empty()) words.insert(words.end(), flag.choices.begin(), flag.choices.end());
-  }
-  return absl::StrJoin(words, " ");
-}
-
-bool TakesJob(const FlagEntry& flag) {
-  return std::ranges::find(flag.names, "--job") != flag.names.end();
-}
-
-// The reply after a flag: its choices, jobs, files, or nothing.
-std::string BashReply(const FlagEntry& flag) {
-  if (!flag.choices.empty()) {
-    return absl::StrCat("COMPREPLY=($(compgen -W \"", absl::StrJoin(flag.choices, " "),
-                        "\" -- \"$current\")); ");
-  }
-  if (TakesJob(flag)) return "_eplbctl_jobs; ";
-  return TakesPath(flag) ? "_eplbctl_files; " : "";
-}
-
-std::string BashValues(const CommandEntry& command) {
-  std::string text;
-  for (const FlagEntry& flag : command.flags) {
-    if (flag.type.empty()) continue;
-    const std::string reply = BashReply(flag);
-    for (const std::string& name : flag.names) {
-      absl::StrAppend(&text, "    ", Pattern(command, name), ") ", reply, "return ;;\n");
-    }
-  }
-  return text;
-}
-
-bool HasPathByPlace(const CommandEntry& command) {
-  for (const FlagEntry& flag : command.flags) {
-    if (flag.names.empty() && TakesPath(flag)) return true;
-  }
-  return false;
-}
-
-std::string FishQuoted(const std::string& text) {
-  return absl::StrCat("'", absl::StrReplaceAll(text, {{"\\", "\\\\"}, {"'", "\\'"}}), "'");
-}
-
-// A condition that is true if the line has exactly this command's words.
-std::string FishCondition(const CommandEntry& command) {
-  if (command.name.empty()) return "__fish_use_subcommand";
-  const std::vector<std::string> words = absl::StrSplit(command.name, ' ');
-  std::vector<std::string> conditions;
-  conditions.reserve(words.size() + 1);
-  for (const std::string& word : words) conditions.push_back("__fish_seen_subcommand_from " + word);
-  if (!command.subcommands.empty()) {
-    conditions.push_back("not __fish_seen_subcommand_from " +
-                         absl::StrJoin(command.subcommands, " "));
-  }
-  return absl::StrJoin(conditions, "; and ");
-}
-
-std::string FishFlag(const CommandEntry& command, const FlagEntry& flag) {
-  std::string line = absl::StrCat("complete -c eplbctl -n ", FishQuoted(FishCondition(command)));
-  for (const std::string& name : flag.names) {
-    absl::StrAppend(
-        &line, absl::StartsWith(name, "--") ? " -l " + name.substr(2) : " -s " + name.substr(1));
-  }
-  if (!flag.choices.empty()) {
-    absl::StrAppend(&line, flag.names.empty() ? " -f -a " : " -x -a ",
-                    FishQuoted(absl::StrJoin(flag.choices, " ")));
-  } else if (TakesJob(flag)) {
-    absl::StrAppend(&line, " -x -a ", FishQuoted("(" + std::string(kAskJobs) + ")"));
-  } else if (!flag.type.empty()) {
-    absl::StrAppend(&line, TakesPath(flag) ? " -r -F" : " -x");
-  }
-  return absl::StrCat(line, " -d ", FishQuoted(flag.help), "\n");
-}
-
-// In the part of bash's language that zsh shares.
-std::string Functions(const std::vector<CommandEntry>& commands) {
-  std::string known;
-  std::string values;
-  std::string words;
-  std::string paths;
-  for (const CommandEntry& command : commands) {
-    const std::string pattern = Pattern(command, "");
-    if (!command.name.empty()) absl::StrAppend(&known, known.empty() ? "" : "|", pattern);
-    values += BashValues(command);
-    absl::StrAppend(&words, "    ", pattern, ") words=\"", BashWords(command), "\" ;;\n");
-    if (HasPathByPlace(command)) absl::StrAppend(&paths, paths.empty() ? "" : "|", pattern);
-  }
-  return absl::StrCat(
-      "_eplbctl_files() {\n"
-      "  local IFS=$'\\n'\n"
-      "  COMPREPLY+=($(compgen -f -- \"$current\"))\n"
-      "}\n"
-      // Asks the daemon that the line names, with a short deadline.
-      "_eplbctl_jobs() {\n"
-      "  local line=${COMP_LINE:-} endpoint=\"\"\n"
-      "  case $line in *--endpoint[=\\ ]?*) endpoint=${line#*--endpoint?}; endpoint=${endpoint%% "
-      "*} ;; esac\n"
-      "  COMPREPLY=($(compgen -W \"$(",
-      kAskJobs,
-      " ${endpoint:+--endpoint \"$endpoint\"})\" -- \"$current\"))\n"
-      "}\n"
-      "_eplbctl() {\n"
-      "  local current=${COMP_WORDS[COMP_CWORD]} previous=${COMP_WORDS[COMP_CWORD-1]}\n"
-      "  local path=\"\" words=\"\" i\n"
-      "  COMPREPLY=()\n"
-      "  for ((i = 1; i < COMP_CWORD; ++i)); do\n"
-      "    case \"$path ${COMP_WORDS[i]}\" in\n"
-      "      ",
-      known,
-      ") path=\"$path ${COMP_WORDS[i]}\" ;;\n"
-      "    esac\n"
-      "  done\n"
-      "  case \"$path $previous\" in\n",
-      values,
-      "  esac\n"
-      "  case \"$path\" in\n",
-      words,
-      "  esac\n"
-      "  COMPREPLY=($(compgen -W \"$words\" -- \"$current\"))\n"
-      "  case \"$path\" in\n    ",
-      paths,
-      ") [[ $current == -* ]] || _eplbctl_files ;;\n"
-      "  esac\n"
-      "}\n"
-      "complete -o filenames -F _eplbctl eplbctl\n");
-}
-
-std::string BashCompletion(const std::vector<CommandEntry>& commands) {
-  return "# bash completion of eplbctl. Load it with: source <(eplbctl completion bash)\n" +
-         Functions(commands);
-}
-
-std::string ZshCompletion(const std::vector<CommandEntry>& commands) {
+std::string Script(const std::string& shell) {
+  const std::string heading =
+      absl::StrCat("# ", shell, " completion of eplbctl. Load it with: ",
+                   shell == "fish" ? "eplbctl completion fish | source"
+                                   : absl::StrCat("source <(eplbctl completion ", shell, ")"),
+                   "\n");
+  if (shell == "fish") return heading + kFish;
+  if (shell == "bash") return heading + kBash;
   // If this is a file named _eplbctl on zsh's fpath, zsh reads it at the first completion and
   // expects an answer.
   return absl::StrCat(
-      "#compdef eplbctl\n"
-      "# zsh completion of eplbctl. Load it with: source <(eplbctl completion zsh)\n"
+      "#compdef eplbctl\n", heading,
       "(( $+functions[compdef] )) || { autoload -U +X compinit && compinit }\n"
       "autoload -U +X bashcompinit && bashcompinit\n",
-      Functions(commands),
-      "[[ ${funcstack[1]:-} != _eplbctl ]] || _bash_complete -o filenames -F _eplbctl\n");
+      kBash, "[[ ${funcstack[1]:-} != _eplbctl ]] || _bash_complete -o filenames -F _eplbctl\n");
 }
 
-std::string FishCompletion(const std::vector<CommandEntry>& commands) {
-  std::string text =
-      "# fish completion of eplbctl. Load it with: eplbctl completion fish | source\n"
-      "complete -c eplbctl -f\n";
-  for (const CommandEntry& command : commands) {
-    for (const std::string& word : command.subcommands) {
-      const std::string full = command.name.empty() ? word : command.name + " " + word;
-      for (const CommandEntry& other : commands) {
-        if (other.name != full) continue;
-        absl::StrAppend(&text, "complete -c eplbctl -n ", FishQuoted(FishCondition(command)),
-                        " -f -a ", word, " -d ", FishQuoted(other.help), "\n");
-      }
-    }
-    for (const FlagEntry& flag : command.flags) text += FishFlag(command, flag);
+bool IsPath(const std::string& type) {
+  constexpr const char* kPaths[] = {"FILE", "DIR", "IN", "OUT", "FROM", "TO"};
+  return std::ranges::find(kPaths, type) != std::end(kPaths);
+}
+
+// The names of jobs; empty unless the daemon that the line names answers at once.
+std::string Jobs(const std::vector<std::string>& words, const Terminal& terminal) {
+  GetOptions jobs{.query = {.timeout = "500ms"}, .names = true};
+  const auto value = [&words](const char* flag) {
+    const auto at = std::ranges::find(words, flag);
+    return words.end() - at > 1 ? *std::next(at) : std::string();
+  };
+  jobs.query.endpoint = value("--endpoint");
+  jobs.query.context = value("--context");
+  return RunGetJobs(jobs, terminal).out;
+}
+
+// Returns what may follow the line, one word per line; fish shows the help behind a tab.
+std::string Offers(const CommandTree& tree, const CompletionOptions& options,
+                   const Terminal& terminal) {
+  std::vector<std::string> words = absl::StrSplit(options.line, absl::ByAnyChar(" ="));
+  const std::string current = words.back();
+  words.pop_back();
+  std::erase(words, "");
+  if (!words.empty()) words.erase(words.begin());  // the program
+  if (!words.empty() && words.back() == "--job") return Jobs(words, terminal);
+  const CommandTree::Next next = tree.After(words);
+  if (IsPath(next.type) && !current.starts_with('-')) return kFiles;
+  std::string text;
+  for (const auto& [word, help] : next.words) {
+    absl::StrAppend(&text, word, options.shell == "fish" ? "\t" + help : "", "\n");
   }
   return text;
 }
@@ -200,15 +100,16 @@ std::string FishCompletion(const std::vector<CommandEntry>& commands) {
 }  // namespace
 
 void AddCompletion(const Flags& root, const CommandTree& tree) {
-  const auto shell = std::make_shared<std::string>();
+  const auto options = std::make_shared<CompletionOptions>();
   Flags flags = root.AddCommand("completion", "Print a shell's completion script",
-                                [shell, &tree](const Terminal& /*terminal*/) -> Output {
-                                  const std::vector<CommandEntry> commands = tree.List();
-                                  return *shell == "bash"  ? BashCompletion(commands)
-                                         : *shell == "zsh" ? ZshCompletion(commands)
-                                                           : FishCompletion(commands);
+                                [options, &tree](const Terminal& terminal) -> Output {
+                                  return options->line.empty() ? Script(options->shell)
+                                                               : Offers(tree, *options, terminal);
                                 });
-  flags.Word("shell", {"bash", "zsh", "fish"}, *shell, "Shell to print the script for").Required();
+  flags.Word("shell", {"bash", "zsh", "fish"}, options->shell, "Shell to print the script for")
+      .Required();
+  flags.Text("line", "LINE", options->line,
+             "Print instead what may follow this start of a command line");
   flags.SetFooter(
       "Examples:\n"
       "  source <(eplbctl completion bash)\n"

@@ -1,9 +1,15 @@
 #include "client/cli/context.h"
 
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstdint>
 #include <cstdlib>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
@@ -18,6 +24,7 @@
 #include "base/toml_text.h"
 #include "client/cli/commands.h"
 #include "client/cli/text.h"
+#include "proto/wire/endpoint.h"
 #include "proto/wire/names.h"
 
 namespace eplb::cli {
@@ -25,7 +32,6 @@ namespace eplb::cli {
 namespace {
 
 constexpr int64_t kMaxConfigBytes = 1 << 20;
-constexpr size_t kMaxContexts = 1024;
 
 constexpr char kExpectedKeys[] =
     "expected endpoint, tls.ca, tls.cert, tls.key or tls.server_name, each a text";
@@ -89,16 +95,11 @@ absl::StatusOr<Context> ReadContext(const std::string& path, const std::string& 
 }
 
 absl::Status ReadContexts(const toml::table& table, CtlConfig& config) {
-  if (table.size() > kMaxContexts) {
-    return InvalidInput(config.path, ": ", table.size(), " contexts, expected at most ",
-                        kMaxContexts);
-  }
   for (const auto& [name, node] : table) {
     EPLB_ASSIGN_OR_RETURN(Context context, ReadContext(config.path, std::string(name.str()), node));
     config.contexts.push_back(std::move(context));
   }
-  std::ranges::sort(config.contexts,
-                    [](const Context& a, const Context& b) { return a.name < b.name; });
+  std::ranges::sort(config.contexts, {}, &Context::name);
   return absl::OkStatus();
 }
 
@@ -128,6 +129,66 @@ bool SetsContext(std::string line) {
   line.erase(0, kKey.size());
   absl::StripLeadingAsciiWhitespace(&line);
   return line.starts_with("=");
+}
+
+constexpr char kDefaultEndpoint[] = "127.0.0.1:29610";
+constexpr char kServiceSocket[] = "/run/eplb/eplbd.sock";
+
+std::string EnvironmentText(const char* name) {
+  const char* value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+absl::StatusOr<std::string> Checked(const std::string& source, const std::string& endpoint) {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> checked,
+                        InFile(source, wire::SplitEndpoints(endpoint)));
+  return absl::StrJoin(checked, ",");
+}
+
+wire::TlsFiles FilledFrom(const wire::TlsFiles& more, wire::TlsFiles files) {
+  if (files.ca.empty()) files.ca = more.ca;
+  if (files.cert.empty()) files.cert = more.cert;
+  if (files.key.empty()) files.key = more.key;
+  if (files.server_name.empty()) files.server_name = more.server_name;
+  return files;
+}
+
+// True for a socket that a daemon serves; a killed daemon leaves its socket. A socket that this
+// user may not open counts as served, so that the error names it.
+bool IsServed(const std::string& path) {
+  sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = {}};
+  if (path.size() >= sizeof(address.sun_path)) return false;
+  path.copy(address.sun_path, path.size());
+  const int probe = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+  if (probe < 0) return false;
+  const bool reached =
+      connect(probe, reinterpret_cast<const sockaddr*>(&address), sizeof(address)) == 0;
+  const bool served = reached || errno == EAGAIN || errno == EACCES;
+  (void)close(probe);
+  return served;
+}
+
+absl::StatusOr<std::string> WithoutConfig() {
+  std::vector<std::string> sockets = {kServiceSocket};
+  const std::string runtime = EnvironmentText("XDG_RUNTIME_DIR");
+  if (!runtime.empty()) sockets.push_back(runtime + "/eplb/eplbd.sock");
+  for (const std::string& socket : sockets) {
+    if (IsServed(socket)) return absl::StrCat("unix:", socket);
+  }
+  return kDefaultEndpoint;
+}
+
+// Returns the address in the configuration file: that of the context that the flag, EPLB_CONTEXT or
+// the file names, or the file's own without one. given: a flag or EPLB_ENDPOINT names the daemon,
+// so that no context is needed.
+absl::StatusOr<DaemonAddress> AddressInForce(const std::string& path, const std::string& context,
+                                             bool given) {
+  EPLB_ASSIGN_OR_RETURN(const CtlConfig config, ReadCtlConfig(path));
+  std::string name = context.empty() ? EnvironmentText("EPLB_CONTEXT") : context;
+  if (name.empty()) name = config.in_force;
+  if (name.empty() || given) return config.address;
+  EPLB_ASSIGN_OR_RETURN(Context found, FindContext(config, name));
+  return std::move(found.address);
 }
 
 }  // namespace
@@ -177,33 +238,32 @@ std::string WithContextInForce(std::string_view text, const std::string& name) {
 }
 
 Output RunContextList(Format format) {
-  const absl::StatusOr<CtlConfig> config = ReadCtlConfig(CtlConfigPath());
-  if (!config.ok()) return UsageFailure(config.status());
+  EPLB_ASSIGN_OR_RETURN(const CtlConfig config, AsUsage(ReadCtlConfig(CtlConfigPath())));
   std::string text;
   if (format == Format::kJson) {
-    text = absl::StrCat("{\"context\":", wire::JsonQuote(config->in_force), ",\"contexts\":[");
-    for (const Context& context : config->contexts) {
+    text = absl::StrCat("{\"context\":", wire::JsonQuote(config.in_force), ",\"contexts\":[");
+    for (const Context& context : config.contexts) {
       absl::StrAppend(&text, text.back() == '[' ? "" : ",",
                       "{\"name\":", wire::JsonQuote(context.name),
                       ",\"endpoint\":", wire::JsonQuote(context.address.endpoint),
                       ",\"tls\":", context.address.tls.enabled() ? "true" : "false",
-                      ",\"in_force\":", context.name == config->in_force ? "true" : "false", "}");
+                      ",\"in_force\":", context.name == config.in_force ? "true" : "false", "}");
     }
     return text + "]}\n";
   }
   size_t width = 0;
-  for (const Context& context : config->contexts) width = std::max(width, context.name.size());
-  for (const Context& context : config->contexts) {
-    absl::StrAppend(&text, context.name == config->in_force ? "* " : "  ", Printable(context.name),
+  for (const Context& context : config.contexts) width = std::max(width, context.name.size());
+  for (const Context& context : config.contexts) {
+    absl::StrAppend(&text, context.name == config.in_force ? "* " : "  ", Printable(context.name),
                     std::string(width - context.name.size() + 2, ' '),
                     Printable(context.address.endpoint),
                     context.address.tls.enabled() ? "  TLS" : "", "\n");
   }
   std::string message;
-  if (config->contexts.empty()) {
-    message = config->path + ": has no context";
-  } else if (!config->in_force.empty()) {
-    message = std::string(FindContext(*config, config->in_force).status().message());
+  if (config.contexts.empty()) {
+    message = config.path + ": has no context";
+  } else if (!config.in_force.empty()) {
+    message = std::string(FindContext(config, config.in_force).status().message());
   }
   return {kOk, std::move(text), std::move(message)};
 }
@@ -214,13 +274,12 @@ Output RunContextUse(const ContextUseOptions& options) {
     return InvalidInput("no context is named, expected eplbctl context use NAME or --none");
   }
   const std::string path = CtlConfigPath();
-  const absl::StatusOr<CtlConfig> config = ReadCtlConfig(path);
-  if (!config.ok()) return UsageFailure(config.status());
-  if (!name.empty()) EPLB_RETURN_IF_ERROR(FindContext(*config, name).status());
+  EPLB_ASSIGN_OR_RETURN(const CtlConfig config, AsUsage(ReadCtlConfig(path)));
+  if (!name.empty()) EPLB_RETURN_IF_ERROR(FindContext(config, name).status());
   const std::string now = name.empty() ? "no context is" : absl::StrCat("context ", name, " is");
   if (options.dry_run) return absl::StrCat("would write ", path, ": ", now, " in force\n");
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
-  if (!text.ok() && !absl::IsNotFound(text.status())) return UsageFailure(text.status());
+  if (!text.ok() && !absl::IsNotFound(text.status())) return AsUsage(text.status());
   if (text.ok()) {
     const std::string changed = WithContextInForce(*text, name);
     const absl::StatusOr<CtlConfig> read = ParseCtlConfig(path, changed);
@@ -228,9 +287,7 @@ Output RunContextUse(const ContextUseOptions& options) {
       return InvalidInput(path,
                           ": its form is none that this command can change; set context by hand");
     }
-    if (const absl::Status written = WriteFileAtomically(path, changed); !written.ok()) {
-      return Failure(kError, written);
-    }
+    EPLB_RETURN_IF_ERROR(WriteOutput(path, changed));
   }
   return absl::StrCat(now, " in force\n");
 }
@@ -249,6 +306,44 @@ void AddContext(const Flags& root) {
   use.Switch("--none", options.none, "Use no context afterwards").Excludes("name");
   use.Switch("--dry-run", options.dry_run, "Print what would be written, and write nothing");
   use.SetFooter("Exit codes: 0 ok, 1 the file cannot be written, 2 usage, 5 no such context.");
+}
+
+absl::StatusOr<DaemonAddress> ResolveDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
+                                            const std::string& context) {
+  const std::string path = CtlConfigPath();
+  const std::string variable = EnvironmentText("EPLB_ENDPOINT");
+  const bool given = !endpoint.empty() || (!variable.empty() && context.empty());
+  absl::StatusOr<DaemonAddress> config = AddressInForce(path, context, given);
+  // A broken file is no obstacle if a flag or EPLB_ENDPOINT names the daemon.
+  if (!config.ok() && given) config = DaemonAddress();
+  EPLB_RETURN_IF_ERROR(config.status());
+  DaemonAddress address = {.tls = wire::WithEnvironment(tls)};
+  // A context that was named brings its own identity; flags alone are above it.
+  if (!context.empty() && !given) {
+    address.tls = FilledFrom(address.tls, FilledFrom(config->tls, tls));
+  } else if (!given || config->endpoint.empty()) {
+    address.tls = FilledFrom(config->tls, address.tls);
+  }
+  if (!endpoint.empty()) {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("--endpoint", endpoint));
+  } else if (given) {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked("EPLB_ENDPOINT", variable));
+  } else if (!config->endpoint.empty()) {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, Checked(path, config->endpoint));
+  } else {
+    EPLB_ASSIGN_OR_RETURN(address.endpoint, WithoutConfig());
+    // The sockets that a daemon opens by itself have no TLS, because the kernel names the peer.
+    if (absl::StartsWith(address.endpoint, "unix:")) {
+      if (!(tls.ca + tls.cert + tls.key + tls.server_name).empty()) {
+        return InvalidInput(
+            "--tls-ca, --tls-cert, --tls-key and --tls-server-name need --endpoint: "
+            "without one the daemon is at ",
+            address.endpoint, ", which has no TLS");
+      }
+      address.tls = {};
+    }
+  }
+  return address;
 }
 
 }  // namespace eplb::cli

@@ -3,7 +3,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
-#include "base/files.h"
+#include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/conversion.h"
@@ -16,11 +16,9 @@ namespace {
 // Reads IN, writes OUT, and reports on stderr what was lost or assumed; nothing on stdout. Exit 2
 // for unusable files and flags, with OUT unchanged; 1 if OUT cannot be written.
 Output RunConvert(const ConversionOptions& options) {
-  const absl::StatusOr<Conversion> conversion = ConvertPlacementFile(options);
-  if (!conversion.ok()) return UsageFailure(conversion.status());
-  const absl::Status written = WriteFileAtomically(options.out, conversion->bytes);
-  if (!written.ok()) return Failure(kError, written);
-  const std::string notes = absl::StrJoin(conversion->notes, "; ");
+  EPLB_ASSIGN_OR_RETURN(const Conversion conversion, AsUsage(ConvertPlacementFile(options)));
+  EPLB_RETURN_IF_ERROR(WriteOutput(options.out, conversion.bytes));
+  const std::string notes = absl::StrJoin(conversion.notes, "; ");
   return {kOk, "", notes.empty() ? "" : absl::StrCat("note: ", options.out, ": ", notes)};
 }
 

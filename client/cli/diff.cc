@@ -1,5 +1,4 @@
-#include "client/cli/diff.h"
-
+// `eplbctl diff`: what moves between two placements.
 #include <algorithm>
 #include <optional>
 #include <utility>
@@ -11,9 +10,10 @@
 #include "base/files.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
-#include "client/cli/explain_text.h"
+#include "client/cli/commands.h"
+#include "client/cli/explanation.h"
 #include "client/cli/flags.h"
-#include "client/cli/formats/placement_content.h"
+#include "client/cli/formats/format_table.h"
 #include "client/cli/text.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
@@ -171,13 +171,12 @@ std::string ToText(const Side& from, const Side& to, const Difference& differenc
 Output RunDiff(const DiffOptions& options, const Terminal& terminal) {
   EPLB_ASSIGN_OR_RETURN(const Side from, ReadSide(options, options.from));
   EPLB_ASSIGN_OR_RETURN(const Side to, ReadSide(options, options.to));
-  const absl::StatusOr<Difference> difference = Compare(options, from, to);
-  if (!difference.ok()) return UsageFailure(difference.status());
+  EPLB_ASSIGN_OR_RETURN(const Difference difference, AsUsage(Compare(options, from, to)));
   const bool equal = from.placement == to.placement;
-  std::string text = options.query.format == Format::kJson ? ToJson(from, to, *difference)
+  std::string text = options.query.format == Format::kJson ? ToJson(from, to, difference)
                      : equal ? absl::StrCat(from.name, " and ", to.name, " are equal\n")
-                             : ToText(from, to, *difference, terminal);
-  return {equal ? kOk : kConditionNotMet, std::move(text), difference->note};
+                             : ToText(from, to, difference, terminal);
+  return {equal ? kOk : kConditionNotMet, std::move(text), difference.note};
 }
 
 void AddDiff(const Flags& root) {

@@ -1,5 +1,4 @@
-#include "client/cli/doctor.h"
-
+// `eplbctl doctor`: checks a daemon and its jobs, or the logs of a run.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -8,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/health_checks.h"
 #include "client/cli/text.h"
@@ -106,9 +106,8 @@ std::string ToText(const std::vector<Check>& checks, const Terminal& terminal) {
 Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
   std::vector<Check> checks;
   if (!options.run.empty()) {
-    absl::StatusOr<Check> check = CheckRun(options.run);
-    if (!check.ok()) return UsageFailure(check.status());
-    checks.push_back(*std::move(check));
+    EPLB_ASSIGN_OR_RETURN(Check check, AsUsage(CheckRun(options.run)));
+    checks.push_back(std::move(check));
   } else {
     EPLB_ASSIGN_OR_RETURN(checks, AskAll(options));
   }
@@ -124,7 +123,7 @@ Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
 void AddDoctor(const Flags& root) {
   auto [flags, options] = AddCommand<DoctorOptions>(
       root, "doctor", "Check the daemon and its jobs; exit 8 if a check fails", &RunDoctor);
-  AddJobOption(flags, options.job, "Show only this job [all]");
+  AddJobOption(flags, options.job, kAllJobsHelp);
   flags.Text("--run", "DIR", options.run,
              "Check the ranks' logs in this folder instead of a daemon");
   flags.Switch("--strict", options.strict, "Exit 8 also for a warning");

@@ -1,15 +1,11 @@
-#include "client/cli/explain.h"
-
+// `eplbctl explain`: why the placement is as it is.
 #include "base/errors.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
-#include "client/cli/explain_text.h"
 #include "client/cli/explanation.h"
 #include "client/cli/flags.h"
-#include "client/cli/job_text.h"
 #include "client/cli/watch.h"
-#include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
 #include <nlohmann/json.hpp>
@@ -43,17 +39,11 @@ Json LayersOf(const Explanation& explanation) {
   return layers;
 }
 
-Json GpuLoads(const Evaluation& evaluation, int32_t layer) {
+Json GpuLoads(const std::optional<Evaluation>& evaluation, int32_t layer) {
+  if (!evaluation) return nullptr;
   Json loads = Json::array();
-  for (const double tokens : evaluation.gpu_loads.row(layer)) loads.push_back(tokens);
+  for (const double tokens : evaluation->gpu_loads.row(layer)) loads.push_back(tokens);
   return loads;
-}
-
-Json LoadsBefore(const Explanation& explanation, int32_t layer) {
-  if (!explanation.before) return nullptr;
-  const absl::StatusOr<Evaluation> before = EvaluateSplit(
-      explanation.load->window.load, explanation.before->placement, SplitOf(explanation.job));
-  return before.ok() ? GpuLoads(*before, layer) : Json(nullptr);
 }
 
 Json MovedOf(const Explanation& explanation, int32_t layer) {
@@ -81,79 +71,12 @@ Json ExpertOf(const Explanation& explanation, LayerId layer, ExpertId expert) {
   const LoadMatrix& counts = explanation.load->window.load.counts();
   const double tokens = counts.row(layer.value).cast<double>().sum();
   const auto own = static_cast<double>(counts(layer.value, expert.value));
-  const bool comparable = explanation.before.has_value() &&
-                          explanation.before->placement.topology() == placement.topology();
   return {{"expert", expert.value},
           {"share", tokens > 0 ? Json(own / tokens) : Json(nullptr)},
           {"slots", placement.ReplicasOf(layer, expert)},
           {"gpus", GpusOf(placement, layer, expert)},
           {"gpus_before",
-           comparable ? GpusOf(explanation.before->placement, layer, expert) : Json(nullptr)}};
-}
-
-// Returns one line. layer, expert: < 0 for none.
-// {"job","state","paused","pause_reason","waiting_for","version","settings":{..},"split",
-// "measured_split","balancedness","balancedness_without_eplb","balancedness_static",
-// "window":{"first_step","last_step"},"balancedness_predicted","prediction_error",
-// "balancedness_seen","switched":plan|null,"newest":plan|null,
-// "candidates":[{"name","in_use","windows","balancedness","net_seconds","realized"}],
-// "load_window":{"first_step","last_step"},"layers_are","layers":[{"layer","model_layer",
-// "balancedness","hottest_gpu","hottest_gpu_load","hottest_expert","hottest_expert_share",
-// "hottest_expert_replicas"}]}
-// "balancedness", its two counterfactuals and "window" describe the newest measured window and are
-// null before the first one. "layers_are" is "measured" or "computed" (the current placement under
-// the load of "load_window"). A layer adds {"gpu_loads":[..]|null, measured,
-// "gpu_loads_computed":[..],"gpu_loads_before":[..]|null,"moved":[{"expert","from","to"}]|null}, an
-// expert {"expert":{"expert","share","slots":[..],"gpus":[..],"gpus_before":[..]|null}}. With
-// "split" "batch" GPU loads are those of an exact split of the whole window, which is the best.
-std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int32_t expert) {
-  v1::JobStatus job = explanation.job;
-  job.clear_ranks();  // megabytes at 10,000 ranks
-  if (!job.has_balancedness()) {
-    job.clear_balancedness_without_eplb();
-    job.clear_balancedness_static();
-  }
-  Json status = wire::ToJson(job);
-  Json json;
-  for (const char* key :
-       {"job", "state", "paused", "pause_reason", "waiting_for", "not_counting_reason", "stalled",
-        "stalled_reason", "run_number", "version"}) {
-    json[key] = std::move(status[key]);
-  }
-  json["settings"] = std::move(status["policy"]);
-  for (const char* key : {"split", "measured_split", "balancedness", "balancedness_without_eplb",
-                          "balancedness_static"}) {
-    json[key] = std::move(status[key]);
-  }
-  json["window"] = nullptr;
-  if (job.has_balancedness()) {
-    json["window"] = {{"first_step", job.measured_first_step()},
-                      {"last_step", job.measured_last_step()}};
-  }
-  for (const char* key :
-       {"not_measured_reason", "balancedness_predicted", "prediction_error", "balancedness_seen"}) {
-    json[key] = std::move(status[key]);
-  }
-  json["switched"] = PlanOrNull(explanation.switched());
-  json["newest"] = PlanOrNull(explanation.plans.empty() ? nullptr : &explanation.plans.front());
-  json["candidates"] = std::move(status["candidates"]);
-  json["load_window"] = nullptr;
-  json["layers_are"] = nullptr;
-  if (explanation.shown() != nullptr) {
-    json["load_window"] = {{"first_step", explanation.load->window.first_step},
-                           {"last_step", explanation.load->window.last_step}};
-    json["layers_are"] = explanation.shown_name();
-  }
-  json["layers"] = LayersOf(explanation);
-  if (layer >= 0) {
-    json["gpu_loads"] =
-        explanation.measured ? GpuLoads(*explanation.measured, layer) : Json(nullptr);
-    json["gpu_loads_computed"] = GpuLoads(*explanation.computed, layer);
-    json["gpu_loads_before"] = LoadsBefore(explanation, layer);
-    json["moved"] = MovedOf(explanation, layer);
-  }
-  if (expert >= 0) json["expert"] = ExpertOf(explanation, LayerId{layer}, ExpertId{expert});
-  return wire::DumpJson(json) + "\n";
+           explanation.before ? GpusOf(explanation.before->placement, layer, expert) : Json()}};
 }
 
 absl::Status CheckRange(const char* flag, int32_t value, int32_t count, const char* what) {
@@ -174,6 +97,50 @@ absl::Status CheckOptions(const ExplainOptions& options, const Explanation& expl
 }
 
 }  // namespace
+
+std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int32_t expert) {
+  v1::JobStatus job = explanation.job;
+  job.clear_ranks();  // megabytes at 10,000 ranks
+  if (!job.has_balancedness()) {
+    job.clear_balancedness_without_eplb();
+    job.clear_balancedness_static();
+  }
+  Json status = wire::ToJson(job);
+  Json json;
+  const auto take = [&](std::initializer_list<const char*> keys) {
+    for (const char* key : keys) json[key] = std::move(status[key]);
+  };
+  take({"job", "state", "paused", "pause_reason", "waiting_for", "not_counting_reason", "stalled",
+        "stalled_reason", "run_number", "version"});
+  json["settings"] = std::move(status["policy"]);
+  take({"split", "measured_split", "balancedness", "balancedness_without_eplb",
+        "balancedness_static"});
+  json["window"] = nullptr;
+  if (job.has_balancedness()) {
+    json["window"] = {{"first_step", job.measured_first_step()},
+                      {"last_step", job.measured_last_step()}};
+  }
+  take({"not_measured_reason", "balancedness_predicted", "prediction_error", "balancedness_seen"});
+  json["switched"] = PlanOrNull(explanation.switched());
+  json["newest"] = PlanOrNull(explanation.plans.empty() ? nullptr : &explanation.plans.front());
+  json["candidates"] = std::move(status["candidates"]);
+  json["load_window"] = nullptr;
+  json["layers_are"] = nullptr;
+  if (explanation.shown() != nullptr) {
+    json["load_window"] = {{"first_step", explanation.load->window.first_step},
+                           {"last_step", explanation.load->window.last_step}};
+    json["layers_are"] = explanation.shown_name();
+  }
+  json["layers"] = LayersOf(explanation);
+  if (layer >= 0) {
+    json["gpu_loads"] = GpuLoads(explanation.measured, layer);
+    json["gpu_loads_computed"] = GpuLoads(explanation.computed, layer);
+    json["gpu_loads_before"] = GpuLoads(explanation.evaluated_before, layer);
+    json["moved"] = MovedOf(explanation, layer);
+  }
+  if (expert >= 0) json["expert"] = ExpertOf(explanation, LayerId{layer}, ExpertId{expert});
+  return wire::DumpJson(json) + "\n";
+}
 
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal) {
   if (options.expert >= 0 && options.layer < 0) return InvalidInput("--expert needs --layer");

@@ -1,5 +1,4 @@
-#include "client/cli/explain_text.h"
-
+// `eplbctl explain` as text, and the parts of it that `top` and `diff` show.
 #include <algorithm>
 #include <optional>
 #include <span>
@@ -10,11 +9,10 @@
 #include "absl/strings/str_join.h"
 
 #include "base/text.h"
-#include "client/cli/gpu_picture.h"
+#include "client/cli/explanation.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
 #include "placement/backtest/candidate.h"
-#include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
 namespace eplb::cli {
@@ -149,21 +147,10 @@ std::string MovedText(const Explanation& explanation, int32_t layer, const Termi
   return absl::StrCat("\n", Paragraph(text, terminal));
 }
 
-// Evaluates the placement before the newest switch under the window's load, or the static layout if
-// that placement is not known.
-Evaluation LoadsBefore(const Explanation& explanation) {
-  if (explanation.before) {
-    absl::StatusOr<Evaluation> before = EvaluateSplit(
-        explanation.load->window.load, explanation.before->placement, SplitOf(explanation.job));
-    if (before.ok()) return *std::move(before);
-  }
-  return *explanation.unmoved;
-}
-
 // Two evaluations to compare, and their names.
 struct Sides {
   const char* left_name;
-  Evaluation left;
+  const Evaluation* left;
   const char* right_name;
   const Evaluation* right;
 };
@@ -172,15 +159,17 @@ struct Sides {
 // those computed for the current placement on the right.
 Sides SidesOf(const Explanation& explanation) {
   if (explanation.measured && !explanation.ran_in_force()) {
-    return {"measured", *explanation.measured, "computed", &*explanation.computed};
+    return {"measured", &*explanation.measured, "computed", &*explanation.computed};
   }
-  return {explanation.before ? "before" : "static", LoadsBefore(explanation),
-          explanation.shown_name(), explanation.shown()};
+  const bool known = explanation.evaluated_before.has_value();
+  return {known ? "before" : "static",
+          known ? &*explanation.evaluated_before : &*explanation.unmoved, explanation.shown_name(),
+          explanation.shown()};
 }
 
-std::vector<double> LayerRow(const RealMatrix& loads, int32_t layer) {
-  const auto row = loads.row(layer);
-  return {row.data(), row.data() + row.size()};
+std::span<const double> LayerRow(const Evaluation& evaluation, int32_t layer) {
+  const auto row = evaluation.gpu_loads.row(layer);
+  return {row.data(), static_cast<size_t>(row.size())};
 }
 
 std::string GpuList(const Placement& placement, LayerId layer, ExpertId expert) {
@@ -272,7 +261,7 @@ std::string WorstLayers(const Explanation& explanation, size_t most, const Termi
     // A layer without tokens has neither a hottest GPU nor a hottest expert.
     if (!figures.balancedness) std::fill_n(table.rows.back().begin() + 3, 5, "-");
   }
-  DropEmpty(table, {"model layer"});  // few jobs report it
+  if (explanation.job.model_layers().empty()) Drop(table, "model layer");
   const std::string which =
       shown == explanation.layers.size()
           ? "Layers, worst first"
@@ -284,17 +273,13 @@ std::string WorstLayers(const Explanation& explanation, size_t most, const Termi
          FormatTable(table, terminal);
 }
 
-std::string DrawJobLoads(const Explanation& explanation, const GpuLoadPair& loads,
+std::string DrawJobLoads(const Explanation& explanation, GpuPicture picture,
                          const Terminal& terminal) {
-  double mean = 0;
-  for (const double tokens : loads.right) mean += tokens / static_cast<double>(loads.right.size());
-  if (!(mean > 0)) return "";
+  for (const double tokens : picture.after) {
+    picture.mean += tokens / static_cast<double>(picture.after.size());
+  }
+  if (!(picture.mean > 0)) return "";
   const Placement& placement = explanation.body->placement;
-  GpuPicture picture{.before_name = loads.left_name,
-                     .after_name = loads.right_name,
-                     .before = loads.left,
-                     .after = loads.right,
-                     .mean = mean};
   for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
     picture.unusable.push_back(!placement.Holds(GpuId{gpu}));
   }
@@ -316,17 +301,18 @@ std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Te
   std::string sentence = absl::StrFormat(
       "balancedness on steps %d..%d: %s %s | %s %s", explanation.load->window.first_step,
       explanation.load->window.last_step, sides.right_name, in_layer(*sides.right), sides.left_name,
-      in_layer(sides.left));
+      in_layer(*sides.left));
   if (std::string_view(sides.left_name) != "static") {
     absl::StrAppend(&sentence, " | static ", in_layer(*explanation.unmoved));
   }
   const std::string name = absl::StrCat("L", LayerName(explanation.job, layer).substr(1));
   std::string text = Heading(name, terminal) + Indented(sentence, terminal);
-  const std::string picture =
-      DrawJobLoads(explanation,
-                   {sides.left_name, LayerRow(sides.left.gpu_loads, layer), sides.right_name,
-                    LayerRow(sides.right->gpu_loads, layer)},
-                   terminal);
+  const std::string picture = DrawJobLoads(explanation,
+                                           {.before_name = sides.left_name,
+                                            .after_name = sides.right_name,
+                                            .before = LayerRow(*sides.left, layer),
+                                            .after = LayerRow(*sides.right, layer)},
+                                           terminal);
   if (!picture.empty()) absl::StrAppend(&text, "\n", picture);
   return text + MovedText(explanation, layer, terminal);
 }
@@ -344,9 +330,7 @@ std::string ExplainExpert(const Explanation& explanation, int32_t layer, int32_t
                                         GpuList(placement, layer_id, expert_id)),
                            terminal));
   if (!explanation.before) return text;
-  const Placement& before = explanation.before->placement;
-  if (!(before.topology() == placement.topology())) return text;
-  const std::string was = GpuList(before, layer_id, expert_id);
+  const std::string was = GpuList(explanation.before->placement, layer_id, expert_id);
   const std::string sentence =
       was == GpuList(placement, layer_id, expert_id)
           ? absl::StrCat("plan ", explanation.switched()->plan(), " left it where it was")

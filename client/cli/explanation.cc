@@ -57,14 +57,11 @@ bool OfOneVersion(const Explanation& explanation) {
 // Returns everything but the evaluations.
 absl::StatusOr<Explanation> AskOnce(const QueryOptions& options, const std::string& job) {
   Explanation explanation;
-  v1::GetJobRequest job_request;
-  job_request.set_job(job);
-  EPLB_RETURN_IF_ERROR(Ask(options, job_request, &explanation.job));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options, job, v1::GetJobRequest(), &explanation.job).status());
   v1::ListPlansRequest plans_request;
-  plans_request.set_job(job);
   plans_request.set_limit(kPlansAsked);
   v1::ListPlansResponse plans;
-  EPLB_RETURN_IF_ERROR(Ask(options, plans_request, &plans));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options, job, plans_request, &plans).status());
   explanation.plans.assign(plans.plans().begin(), plans.plans().end());
   EPLB_RETURN_IF_ERROR(Keep(AskPlacement(options, job), explanation.body));
   EPLB_RETURN_IF_ERROR(Keep(AskLoad(options, job), explanation.load));
@@ -102,13 +99,12 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   if (!explanation.body || !explanation.load) return absl::OkStatus();
   const Placement& placement = explanation.body->placement;
   const Load& load = explanation.load->window.load;
-  const auto fits = [&load](const Placement& one) {
-    return load.num_layers() == one.topology().num_layers() &&
-           load.num_experts() == one.topology().num_experts();
-  };
+  const Topology& shape = placement.topology();
   // The daemon is asked several times: a run of another shape may have begun in between.
-  if (!fits(placement)) return absl::OkStatus();
-  const int32_t num_gpus = placement.topology().num_gpus();
+  if (load.num_layers() != shape.num_layers() || load.num_experts() != shape.num_experts()) {
+    return absl::OkStatus();
+  }
+  const int32_t num_gpus = shape.num_gpus();
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsInUse(explanation.job, num_gpus));
   const EvaluateOptions options{.speeds = &speeds};
   EPLB_ASSIGN_OR_RETURN(explanation.computed,
@@ -118,6 +114,11 @@ absl::Status EvaluateWindow(Explanation& explanation) {
     RealMatrix loads = *gpu_loads;
     for (int32_t gpu = 0; gpu < num_gpus; ++gpu) loads.col(gpu) /= speeds.SpeedOf(GpuId{gpu});
     explanation.measured = EvaluateGpuLoads(std::move(loads), CountUsable(placement));
+  }
+  if (explanation.before) {
+    absl::StatusOr<Evaluation> before =
+        EvaluateSplit(load, explanation.before->placement, SplitOf(explanation.job));
+    if (before.ok()) explanation.evaluated_before = *std::move(before);
   }
   EPLB_ASSIGN_OR_RETURN(explanation.unmoved,
                         Evaluate(load, Placement::Static(placement.topology()), options));

@@ -68,8 +68,9 @@ void AddQueryOptions(Flags& flags, QueryOptions& options,
                      const std::set<ExitCode>& more_exit_codes = {},
                      Formats formats = Formats::kTableAndJson);
 // --job: needed only if the daemon has several jobs, unless `help` describes something else.
-void AddJobOption(Flags& flags, std::string& job,
-                  const std::string& help = "Job to use [the only one]");
+inline constexpr char kJobHelp[] = "Job to use [the only one]";
+inline constexpr char kAllJobsHelp[] = "Show only this job [all]";
+void AddJobOption(Flags& flags, std::string& job, const std::string& help = kJobHelp);
 // --request-id: names a change.
 void AddRequestIdOption(Flags& flags, std::string& request_id);
 // --limit: length of a list.

@@ -1,21 +1,19 @@
-#include "client/cli/get.h"
-
+// `eplbctl status` and `eplbctl get`: the daemon, its jobs, ranks, placements, windows, plans and
+// events.
 #include <algorithm>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "absl/time/time.h"
 
 #include "base/errors.h"
-#include "base/files.h"
 #include "base/json_value.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
-#include "client/cli/job_json.h"
 #include "client/cli/job_text.h"
-#include "client/cli/plan_trace.h"
 #include "client/cli/text.h"
+#include "client/cli/trace.h"
 #include "client/cli/watch.h"
 #include "placement/evaluate.h"
 #include "proto/wire/message_json.h"
@@ -24,13 +22,97 @@
 #include "proto/wire/placement_json.h"
 
 #include "eplb/v1/query.pb.h"
+#include <nlohmann/json.hpp>
 
 namespace eplb::cli {
 namespace {
 
+using Json = nlohmann::ordered_json;
+
 constexpr int kMaxName = 24;
 
-Table JobNameTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
+std::string Line(const Json& json) { return wire::DumpJson(json) + "\n"; }
+
+Json StatusJson(const v1::GetStatusResponse& response, bool with_ranks) {
+  Json status = wire::ToJson(response);
+  if (!with_ranks) {
+    for (Json& job : status["jobs"]) job.erase("ranks");
+  }
+  return status;
+}
+
+std::string Daemon(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  std::string text =
+      absl::StrCat(Paint(terminal, Colour::kBold, "eplbd " + Printable(response.server_version())),
+                   ", up ", Seconds(response.uptime_seconds()), ", term ", response.term(), ", ",
+                   response.ready() ? Paint(terminal, Colour::kGreen, "ready")
+                                    : Paint(terminal, Colour::kRed, "not ready"));
+  if (!response.leader().empty()) {
+    absl::StrAppend(&text, ", leads at ", Printable(response.leader()), " by ",
+                    Printable(response.store()));
+  }
+  text += "\n";
+  if (!response.ready()) text += Paragraph(Printable(response.not_ready_reason()), terminal, 0);
+  for (const std::string& warning : response.warnings()) {
+    text += Paragraph("warning: " + Printable(warning), terminal, 2, Colour::kYellow);
+  }
+  return text;
+}
+
+// Refusals of jobs that the daemon does not have, which are in no table.
+std::string Refusals(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  std::string text;
+  for (const v1::Refusal& refusal : response.refusals()) {
+    const std::string sentence =
+        absl::StrCat(Shortened(refusal.job(), kMaxName), " is not served: ", refusal.reason(), " (",
+                     Counted(refusal.count(), "refusal"), ", the newest ",
+                     Seconds(refusal.seconds_ago()), " ago)");
+    absl::StrAppend(&text, "\n", Paragraph(Printable(sentence), terminal, 2, Colour::kRed));
+  }
+  return text;
+}
+
+std::string StatusTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  Table table({"job", "state", ">since", ">ranks", ">step", ">version", ">run", ">measured",
+               ">without EPLB", ">predicted", ">seen"});
+  for (const v1::JobStatus& job : response.jobs()) {
+    table.rows.push_back(
+        {Shortened(Printable(job.job()), kMaxName), Shortened(StateText(job), kMaxName),
+         Seconds(job.state_seconds()), absl::StrCat(job.connected_ranks(), "/", job.world_size()),
+         Grouped(job.step()), Grouped(job.version()), RunText(job), RatioText(job.balancedness()),
+         RatioText(job.balancedness_without_eplb()), RatioText(job.balancedness_predicted()),
+         RatioText(job.balancedness_seen())});
+  }
+  // The job's notes repeat the ratios.
+  return FormatTable(table, terminal,
+                     {"run", "seen", "predicted", "without EPLB", "version", "since"});
+}
+
+// The facts about a job for which the table has no room.
+std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
+  const std::string name = Shortened(Printable(job.job()), kMaxName) + " ";
+  std::string text = StateNotes(job, name, terminal) +
+                     Paragraph(name + "balancedness " + BalancednessText(job), terminal);
+  if (const std::string objective = ObjectiveText(job); !objective.empty()) {
+    text += Paragraph(name + objective, terminal);
+  }
+  if (job.last_reason().empty()) return text;
+  return text + Paragraph(name + "last decision: " + Printable(job.last_reason()), terminal);
+}
+
+// Leaves one job and its refusals. errors: NotFound when the daemon has neither.
+absl::Status KeepJob(const std::string& job, v1::GetStatusResponse* response) {
+  if (job.empty()) return absl::OkStatus();
+  const auto is_another = [&job](const auto& one) { return one.job() != job; };
+  auto* jobs = response->mutable_jobs();
+  jobs->erase(std::remove_if(jobs->begin(), jobs->end(), is_another), jobs->end());
+  auto* refusals = response->mutable_refusals();
+  refusals->erase(std::remove_if(refusals->begin(), refusals->end(), is_another), refusals->end());
+  if (!jobs->empty() || !refusals->empty()) return absl::OkStatus();
+  return NotFound("the daemon has no job ", Printable(job));
+}
+
+std::string JobNameTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
   Table table({"job", "state", "policy", ">layers", ">experts", ">slots", ">GPUs", ">nodes",
                ">ranks", ">version", ">run", "run id"});
   for (const v1::JobStatus& job : response.jobs()) {
@@ -44,8 +126,7 @@ Table JobNameTable(const v1::GetStatusResponse& response, const Terminal& termin
                           absl::StrCat(job.version()), RunText(job),
                           Shortened(Printable(job.run_id()), kMaxName / 2)});
   }
-  DropToFit(table, {"run id", "run", "nodes", "policy", "version"}, terminal.width);
-  return table;
+  return FormatTable(table, terminal, {"run id", "run", "nodes", "policy", "version"});
 }
 
 // The names of jobs, for scripts and completion. A shell may expand what it reads, so names that no
@@ -59,11 +140,10 @@ std::string Names(const v1::GetStatusResponse& response) {
   return text;
 }
 
-absl::Status AskJobs(const GetJobsOptions& options, v1::GetStatusResponse* response) {
+absl::Status AskJobs(const GetOptions& options, v1::GetStatusResponse* response) {
   if (options.job.empty()) return Ask(options.query, v1::GetStatusRequest(), response);
-  v1::GetJobRequest request;
-  request.set_job(options.job);
-  return Ask(options.query, request, response->add_jobs());
+  return AskAboutJob(options.query, options.job, v1::GetJobRequest(), response->add_jobs())
+      .status();
 }
 
 // "connected", "away 12.5 s", or how the rank ended.
@@ -77,7 +157,7 @@ std::string StateOf(const v1::RankStatus& rank) {
 
 // via: the transport; its name would be wider than all its values. boundary: how long the newest
 // switch held the rank's training.
-Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
+std::string RankTable(const v1::JobStatus& job, const Terminal& terminal) {
   Table table({">rank", ">gpu", "state", "via", ">step", ">runs", ">PREPARED", "answer", ">prepare",
                ">boundary", ">step time", ">drops"});
   for (const v1::RankStatus& rank : job.ranks()) {
@@ -92,8 +172,7 @@ Table RankTable(const v1::JobStatus& job, const Terminal& terminal) {
          OrDash(rank.has_step_seconds(), Seconds(rank.step_seconds())),
          Grouped(rank.dropped_steps())});
   }
-  DropToFit(table, {"PREPARED", "gpu", "step time", "via"}, terminal.width);
-  return table;
+  return FormatTable(table, terminal, {"PREPARED", "gpu", "step time", "via"});
 }
 
 // GPU by GPU, what a layer's slots hold; a primary is marked.
@@ -148,7 +227,7 @@ uint64_t StepsMissing(const v1::Window& before, const v1::Window& after) {
   return is_gap ? after.first_step() - next : 0;
 }
 
-Table WindowTable(const v1::ListWindowsResponse& response, const Terminal& terminal) {
+std::string WindowTable(const v1::ListWindowsResponse& response, const Terminal& terminal) {
   Table table({">steps", ">measured", ">without EPLB", ">versions", ">coverage", ">tokens"});
   const v1::Window* before = nullptr;
   for (const v1::Window& window : response.windows()) {
@@ -165,8 +244,7 @@ Table WindowTable(const v1::ListWindowsResponse& response, const Terminal& termi
                           Grouped(window.tokens())});
     before = &window;
   }
-  DropToFit(table, {"tokens", "coverage", "versions"}, terminal.width);
-  return table;
+  return FormatTable(table, terminal, {"tokens", "coverage", "versions"});
 }
 
 // A window without a figure, and a gap between two windows, is an empty column. Without any figure
@@ -186,7 +264,7 @@ std::string Chart(const v1::ListWindowsResponse& response, const Terminal& termi
   std::string text = "\nMeasured balancedness from left to right; full height is 1\n";
   for (const std::string& line :
        ColumnChart(values, 1, kWindowChartHeight, terminal.width, terminal)) {
-    absl::StrAppend(&text, absl::StripTrailingAsciiWhitespace(line), "\n");
+    absl::StrAppend(&text, line, "\n");
   }
   return text;
 }
@@ -220,7 +298,7 @@ std::string PredictedCell(const v1::Plan& plan) {
   return absl::StrFormat("%.3f +- %.3f", plan.balancedness_predicted(), plan.prediction_error());
 }
 
-Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal) {
+std::string PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal) {
   const char* const format = terminal.width >= kWide ? "%Y-%m-%d %H:%M:%S" : "%m-%d %H:%M";
   // boundary: how long the longest boundary of a switch held a rank's training.
   Table table({">plan", "time (UTC)", ">steps", "result", ">versions", ">measured", ">predicted",
@@ -235,8 +313,8 @@ Table PlanTable(const v1::ListPlansResponse& response, const Terminal& terminal)
          RatioText(plan.balancedness_seen(), 3), Grouped(plan.transfers()), ReceivedText(plan),
          OrDash(switched && plan.has_pause_seconds(), Seconds(plan.pause_seconds()))});
   }
-  DropToFit(table, {"versions", "transfers", "boundary", "received", "time (UTC)"}, terminal.width);
-  return table;
+  return FormatTable(table, terminal,
+                     {"versions", "transfers", "boundary", "received", "time (UTC)"});
 }
 
 // The reasons of the newest decisions, for which the table has no room.
@@ -251,56 +329,6 @@ std::string Reasons(const v1::ListPlansResponse& response, const Terminal& termi
     absl::StrAppend(&text, "\n", Paragraph(Printable(reason), terminal));
   }
   return text;
-}
-
-// "11:06:40.123".
-std::string ClockText(int64_t unix_micros) {
-  return absl::FormatTime("%H:%M:%E3S", absl::FromUnixMicros(unix_micros), absl::UTCTimeZone());
-}
-
-// A row of what lay between two times, of which 0 is not known.
-std::vector<std::string> TimeRow(const std::string& what, int64_t began, int64_t ended,
-                                 const std::string& note) {
-  const bool known = began != 0 && ended >= began;
-  return {what, began == 0 ? "-" : ClockText(began),
-          known ? Seconds(static_cast<double>(ended - began) / 1e6) : "-", note};
-}
-
-void AddChunkRows(const v1::Plan& plan, int index, Table& table) {
-  const v1::ChunkTimes& chunk = plan.times().chunks(index);
-  const std::string name = absl::StrCat("chunk ", index + 1, "/", plan.num_chunks());
-  const std::string end = chunk.ended_unix_micros() == 0 ? "its end is not known"
-                          : chunk.committed()            ? "committed"
-                                                         : "withdrawn";
-  table.rows.push_back(TimeRow(name, chunk.proposed_unix_micros(), chunk.ended_unix_micros(),
-                               absl::StrCat("version ", chunk.version(), ", ",
-                                            Counted(chunk.num_layers(), "layer"), ", ", end)));
-  const v1::ChunkRankTimes* const last = SlowestOf(chunk);
-  const std::string slowest =
-      last == nullptr ? "" : absl::StrCat("the slowest: rank ", last->rank());
-  table.rows.push_back(
-      TimeRow("  prepare", chunk.proposed_unix_micros(), chunk.prepared_unix_micros(), slowest));
-  if (!chunk.committed()) return;
-  const std::string longest =
-      chunk.has_longest_pause_rank()
-          ? absl::StrCat("the longest boundary: rank ", chunk.longest_pause_rank(), ", ",
-                         Seconds(chunk.longest_pause_seconds()))
-          : "";
-  table.rows.push_back(TimeRow("  vote and switch", chunk.prepared_unix_micros(),
-                               chunk.ended_unix_micros(), longest));
-}
-
-Table TimesTable(const v1::Plan& plan) {
-  const v1::PlanTimes& times = plan.times();
-  Table table({"what", "began (UTC)", ">took", ""});
-  table.rows.push_back(TimeRow("window", times.window_began_unix_micros(),
-                               times.window_complete_unix_micros(),
-                               absl::StrCat("reports of steps ", plan.decided_first_step(), "..",
-                                            plan.decided_last_step())));
-  table.rows.push_back(TimeRow("solve", times.solve_began_unix_micros(), SolveEndMicros(plan),
-                               Printable(plan.policy())));
-  for (int i = 0; i < times.chunks_size(); ++i) AddChunkRows(plan, i, table);
-  return table;
 }
 
 // "41  2026-11-21T10:02:03.123Z  committed  v12  version 12 (chunk 1 of 2) was .."
@@ -318,100 +346,80 @@ std::string EventLine(const v1::JobEvent& event, const Terminal& terminal) {
   return text + "\n";
 }
 
-void AddGetJobs(const Flags& get) {
-  auto [flags, options] = AddCommand<GetJobsOptions>(
-      get, "jobs", "Show jobs, their states, policies and shapes", &RunGetJobs);
-  AddJobOption(flags, options.job, "Show only this job [all]");
-  flags.Switch("--names", options.names, "Print only the names, one per line");
-  flags.Switch("--ranks", options.ranks, "Include every rank of every job (with -o json)");
-  AddQueryOptions(flags, options.query, {kNotFound});
-  AddWatched(flags);
+// Asks for a list of a job. to_text: (job, response) -> its text.
+template <class Response, class Request, class ToText>
+Output ListOutput(const GetOptions& options, Request request, const char* list,
+                  const ToText& to_text) {
+  request.set_limit(static_cast<uint32_t>(options.limit));
+  Response response;
+  EPLB_ASSIGN_OR_RETURN(const std::string job,
+                        AskAboutJob(options.query, options.job, request, &response));
+  if (options.query.format != Format::kJson) return to_text(job, response);
+  return Line({{"job", job}, {list, wire::ToJson(response)[list]}});
 }
 
-void AddGetRanks(const Flags& get) {
-  auto [flags, options] = AddCommand<JobQuery>(
-      get, "ranks", "Show what each rank of a job runs and answered", &RunGetRanks);
-  AddJobOption(flags, options.job);
-  AddQueryOptions(flags, options.query, {kNotFound});
-  AddWatched(flags);
+// Adds a command with the flags that all have.
+std::pair<Flags, GetOptions&> AddGetCommand(const Flags& parent, const char* name, const char* help,
+                                            Output (*run)(const GetOptions&, const Terminal&),
+                                            const char* job_help = kJobHelp,
+                                            Formats formats = Formats::kTableAndJson) {
+  auto [flags, options] = AddCommand<GetOptions>(parent, name, help, run);
+  AddJobOption(flags, options.job, job_help);
+  AddQueryOptions(flags, options.query, {kNotFound}, formats);
+  return {flags, options};
 }
 
-void AddGetPlacement(const Flags& get) {
-  auto [flags, options] = AddCommand<GetPlacementOptions>(
-      get, "placement", "Show a placement of a job, by default the current one", &RunGetPlacement);
-  AddJobOption(flags, options.job);
-  AddCount(flags, "--version", "V", options.version,
-           "Show an earlier version, while the daemon keeps it");
-  AddInteger(flags, "--layer", "L", options.layer, "Layer shown in the table [0]");
-  flags.Text("--out", "FILE", options.out, "Write the placement to this file");
-  AddQueryOptions(flags, options.query, {kNotFound});
-}
-
-void AddGetWindows(const Flags& get) {
-  auto [flags, options] = AddCommand<ListQuery>(
-      get, "windows", "Show the balancedness of a job's load windows, oldest first",
-      &RunGetWindows);
-  AddJobOption(flags, options.job);
-  AddLimitOption(flags, options.limit);
-  AddQueryOptions(flags, options.query, {kNotFound});
-  AddWatched(flags);
-}
-
-void AddGetPlans(const Flags& get) {
-  auto [flags, options] = AddCommand<ListQuery>(
-      get, "plans",
-      "Show decisions of a job, newest first, with what each predicted and what followed",
-      &RunGetPlans);
-  AddJobOption(flags, options.job);
-  AddLimitOption(flags, options.limit);
-  AddQueryOptions(flags, options.query, {kNotFound});
-  AddWatched(flags);
-}
-
-void AddGetPlan(const Flags& get) {
-  auto [flags, options] = AddCommand<GetPlanOptions>(
-      get, "plan", "Show one decision of a job and how long its parts took", &RunGetPlan);
-  AddCount(flags, "plan", "PLAN", options.plan,
-           "Number of the decision, as `eplbctl get plans` shows it")
-      .Required();
-  AddJobOption(flags, options.job);
-  AddQueryOptions(flags, options.query, {kNotFound}, Formats::kWithTrace);
-}
-
-void AddGetEvents(const Flags& get) {
-  auto [flags, options] = AddCommand<GetEventsOptions>(
-      get, "events", "Show the audit log of a job, newest first", &RunGetEvents);
-  AddJobOption(flags, options.job);
-  AddLimitOption(flags, options.limit);
-  AddCount(flags, "--after", "SEQUENCE", options.after, "Show only events after this one");
-  AddQueryOptions(flags, options.query, {kNotFound});
-  AddWatched(flags);
-}
+constexpr char kRanksHelp[] = "Include every rank of every job (with -o json)";
 
 }  // namespace
 
-Output RunGetJobs(const GetJobsOptions& options, const Terminal& terminal) {
+Output RunStatus(const GetOptions& options, const Terminal& terminal) {
+  v1::GetStatusResponse response;
+  EPLB_RETURN_IF_ERROR(Ask(options.query, v1::GetStatusRequest(), &response));
+  EPLB_RETURN_IF_ERROR(KeepJob(options.job, &response));
+  if (options.query.format == Format::kJson) return Line(StatusJson(response, options.ranks));
+  std::string text = Daemon(response, terminal) + "\n";
+  if (response.jobs().empty()) {
+    absl::StrAppend(&text, response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet",
+                    "\n");
+  } else {
+    text += StatusTable(response, terminal);
+  }
+  for (const v1::JobStatus& job : response.jobs()) {
+    absl::StrAppend(&text, "\n", Notes(job, terminal));
+  }
+  return text + Refusals(response, terminal);
+}
+
+Output RunGetJobs(const GetOptions& options, const Terminal& terminal) {
   v1::GetStatusResponse response;
   EPLB_RETURN_IF_ERROR(AskJobs(options, &response));
   if (options.names) return Names(response);
-  if (options.query.format == Format::kJson) return JobsToJson(response, options.ranks);
+  if (options.query.format == Format::kJson) {
+    Json status = StatusJson(response, options.ranks);
+    Json jobs;
+    for (const char* key : {"jobs", "jobs_hidden", "refusals", "warnings"}) {
+      jobs[key] = std::move(status[key]);
+    }
+    return Line(jobs);
+  }
   const bool none_visible = response.jobs().empty() && response.jobs_hidden();
-  return {kOk, FormatTable(JobNameTable(response, terminal), terminal),
-          none_visible ? kNoVisibleJob : ""};
+  return {kOk, JobNameTable(response, terminal), none_visible ? kNoVisibleJob : ""};
 }
 
-Output RunGetRanks(const JobQuery& options, const Terminal& terminal) {
+Output RunGetRanks(const GetOptions& options, const Terminal& terminal) {
   v1::JobStatus job;
   EPLB_ASSIGN_OR_RETURN(const std::string name,
                         AskAboutJob(options.query, options.job, v1::GetJobRequest(), &job));
-  if (options.query.format == Format::kJson) return RanksToJson(job);
-  if (job.ranks().empty()) {
-    return absl::StrCat("no rank of job ", name, " has registered at this daemon\n");
+  if (options.query.format == Format::kJson) {
+    return Line(
+        {{"job", job.job()}, {"run_id", job.run_id()}, {"ranks", wire::ToJson(job)["ranks"]}});
   }
-  return FormatTable(RankTable(job, terminal), terminal);
+  if (!job.ranks().empty()) return RankTable(job, terminal);
+  return absl::StrCat("no rank of job ", name, " has registered at this daemon\n");
 }
 
-Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& terminal) {
+Output RunGetPlacement(const GetOptions& options, const Terminal& terminal) {
   EPLB_ASSIGN_OR_RETURN(const std::string job, ChooseJob(options.query, options.job));
   EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody body,
                         AskPlacement(options.query, job, options.version));
@@ -420,78 +428,111 @@ Output RunGetPlacement(const GetPlacementOptions& options, const Terminal& termi
     return InvalidInput("--layer is ", options.layer, ", job ", job, " has layers 0..",
                         num_layers - 1);
   }
-  if (!options.out.empty()) {
-    const absl::Status written =
-        WriteFileAtomically(options.out, wire::PlacementToJson(body.placement) + "\n");
-    if (!written.ok()) return Failure(kError, written);
-  }
+  EPLB_RETURN_IF_ERROR(WriteOutput(options.out, wire::PlacementToJson(body.placement) + "\n"));
   return options.query.format == Format::kJson
              ? PlacementJson(job, body)
              : PlacementTable(job, body, LayerId{options.layer}, terminal);
 }
 
-Output RunGetWindows(const ListQuery& options, const Terminal& terminal) {
-  v1::ListWindowsRequest request;
-  request.set_limit(static_cast<uint32_t>(options.limit));
-  v1::ListWindowsResponse response;
-  EPLB_ASSIGN_OR_RETURN(const std::string job,
-                        AskAboutJob(options.query, options.job, request, &response));
-  if (options.query.format == Format::kJson) return ListToJson(job, "windows", response);
-  if (response.windows().empty()) {
-    return absl::StrCat("job ", Printable(job), " has no complete window yet\n");
-  }
-  return FormatTable(WindowTable(response, terminal), terminal) + Chart(response, terminal);
+Output RunGetWindows(const GetOptions& options, const Terminal& terminal) {
+  return ListOutput<v1::ListWindowsResponse>(
+      options, v1::ListWindowsRequest(), "windows",
+      [&terminal](const std::string& job, const v1::ListWindowsResponse& response) {
+        return response.windows().empty()
+                   ? absl::StrCat("job ", Printable(job), " has no complete window yet\n")
+                   : WindowTable(response, terminal) + Chart(response, terminal);
+      });
 }
 
-Output RunGetPlans(const ListQuery& options, const Terminal& terminal) {
-  v1::ListPlansRequest request;
-  request.set_limit(static_cast<uint32_t>(options.limit));
-  v1::ListPlansResponse response;
-  EPLB_ASSIGN_OR_RETURN(const std::string job,
-                        AskAboutJob(options.query, options.job, request, &response));
-  if (options.query.format == Format::kJson) return ListToJson(job, "plans", response);
-  if (response.plans().empty()) {
-    return absl::StrCat("nothing has been decided for job ", job, " yet\n");
-  }
-  return FormatTable(PlanTable(response, terminal), terminal) + Reasons(response, terminal);
+Output RunGetPlans(const GetOptions& options, const Terminal& terminal) {
+  return ListOutput<v1::ListPlansResponse>(
+      options, v1::ListPlansRequest(), "plans",
+      [&terminal](const std::string& job, const v1::ListPlansResponse& response) {
+        return response.plans().empty()
+                   ? absl::StrCat("nothing has been decided for job ", job, " yet\n")
+                   : PlanTable(response, terminal) + Reasons(response, terminal);
+      });
 }
 
-Output RunGetPlan(const GetPlanOptions& options, const Terminal& terminal) {
+Output RunGetPlan(const GetOptions& options, const Terminal& terminal) {
   v1::GetPlanRequest request;
   request.set_plan(static_cast<uint64_t>(options.plan));
   v1::ListPlansResponse one;
   v1::Plan& plan = *one.add_plans();
   EPLB_ASSIGN_OR_RETURN(const std::string job,
                         AskAboutJob(options.query, options.job, request, &plan));
-  if (options.query.format == Format::kJson) return PlanToJson(job, plan);
+  if (options.query.format == Format::kJson)
+    return Line({{"job", job}, {"plan", wire::ToJson(plan)}});
   if (options.query.format == Format::kTrace) return PlanTrace(job, plan);
-  return absl::StrCat(FormatTable(PlanTable(one, terminal), terminal), Reasons(one, terminal), "\n",
-                      FormatTable(TimesTable(plan), terminal));
+  return absl::StrCat(PlanTable(one, terminal), Reasons(one, terminal), "\n",
+                      TimesTable(plan, terminal));
 }
 
-Output RunGetEvents(const GetEventsOptions& options, const Terminal& terminal) {
+Output RunGetEvents(const GetOptions& options, const Terminal& terminal) {
   v1::ListEventsRequest request;
-  request.set_limit(static_cast<uint32_t>(options.limit));
   request.set_after_sequence(static_cast<uint64_t>(options.after));
-  v1::ListEventsResponse response;
-  EPLB_ASSIGN_OR_RETURN(const std::string job,
-                        AskAboutJob(options.query, options.job, request, &response));
-  if (options.query.format == Format::kJson) return ListToJson(job, "events", response);
-  std::string text;
-  for (const v1::JobEvent& event : response.events()) text += EventLine(event, terminal);
-  return text;
+  return ListOutput<v1::ListEventsResponse>(
+      options, request, "events",
+      [&terminal](const std::string& /*job*/, const v1::ListEventsResponse& response) {
+        std::string text;
+        for (const v1::JobEvent& event : response.events()) text += EventLine(event, terminal);
+        return text;
+      });
+}
+
+void AddStatus(const Flags& root) {
+  auto [flags, options] =
+      AddGetCommand(root, "status", "Show the daemon and its jobs", &RunStatus, kAllJobsHelp);
+  flags.Switch("--ranks", options.ranks, kRanksHelp);
+  AddWatched(flags);
 }
 
 void AddGet(const Flags& root) {
   const Flags get = root.AddGroup(
       "get", "Show jobs, ranks, a placement, windows, plans, a plan or events of the daemon");
-  AddGetJobs(get);
-  AddGetRanks(get);
-  AddGetPlacement(get);
-  AddGetWindows(get);
-  AddGetPlans(get);
-  AddGetPlan(get);
-  AddGetEvents(get);
+  auto [jobs, of_jobs] = AddGetCommand(get, "jobs", "Show jobs, their states, policies and shapes",
+                                       &RunGetJobs, kAllJobsHelp);
+  jobs.Switch("--names", of_jobs.names, "Print only the names, one per line");
+  jobs.Switch("--ranks", of_jobs.ranks, kRanksHelp);
+  AddWatched(jobs);
+
+  Flags ranks =
+      AddGetCommand(get, "ranks", "Show what each rank of a job runs and answered", &RunGetRanks)
+          .first;
+  AddWatched(ranks);
+
+  auto [placement, of_placement] = AddGetCommand(
+      get, "placement", "Show a placement of a job, by default the current one", &RunGetPlacement);
+  AddCount(placement, "--version", "V", of_placement.version,
+           "Show an earlier version, while the daemon keeps it");
+  AddInteger(placement, "--layer", "L", of_placement.layer, "Layer shown in the table [0]");
+  placement.Text("--out", "FILE", of_placement.out, "Write the placement to this file");
+
+  auto [windows, of_windows] =
+      AddGetCommand(get, "windows", "Show the balancedness of a job's load windows, oldest first",
+                    &RunGetWindows);
+  AddLimitOption(windows, of_windows.limit);
+  AddWatched(windows);
+
+  auto [plans, of_plans] = AddGetCommand(
+      get, "plans",
+      "Show decisions of a job, newest first, with what each predicted and what followed",
+      &RunGetPlans);
+  AddLimitOption(plans, of_plans.limit);
+  AddWatched(plans);
+
+  auto [plan, of_plan] =
+      AddGetCommand(get, "plan", "Show one decision of a job and how long its parts took",
+                    &RunGetPlan, kJobHelp, Formats::kWithTrace);
+  AddCount(plan, "plan", "PLAN", of_plan.plan,
+           "Number of the decision, as `eplbctl get plans` shows it")
+      .Required();
+
+  auto [events, of_events] =
+      AddGetCommand(get, "events", "Show the audit log of a job, newest first", &RunGetEvents);
+  AddLimitOption(events, of_events.limit);
+  AddCount(events, "--after", "SEQUENCE", of_events.after, "Show only events after this one");
+  AddWatched(events);
 }
 
 }  // namespace eplb::cli

@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <iterator>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -16,8 +15,6 @@ namespace {
 
 constexpr size_t kMaxBars = 16;  // GPUs with a bar each
 constexpr int kMaxPictureBar = 60;
-constexpr int kChartHeight = 5;
-constexpr int kAxis = 7;  // columns left of a chart
 constexpr int kWideEnoughForAll = 100;
 constexpr size_t kExtremes = 3;  // GPUs that are named as hottest and as coolest
 
@@ -98,41 +95,6 @@ std::string Extremes(const std::string& name, Loads loads, const std::vector<boo
       Wrapped(absl::StrCat(hottest, coolest), terminal.width - DisplayWidth(label), 2), "\n");
 }
 
-// The foot of the chart with an x under each unusable GPU, whose column is empty.
-std::string MarkUnusable(const std::string& foot, const std::vector<bool>& unusable, int width) {
-  const auto repeat =
-      static_cast<size_t>(std::clamp(width / static_cast<int>(unusable.size()), 1, 3));
-  std::string marked;
-  size_t column = 0;
-  for (const char c : foot) {
-    const bool begins = (static_cast<unsigned char>(c) & 0xC0) != 0x80;
-    const bool gpu_begins = begins && column % repeat == 0 && column / repeat < unusable.size();
-    marked += gpu_begins && unusable[column / repeat] ? 'x' : c;
-    column += begins ? 1 : 0;
-  }
-  return marked;
-}
-
-// One column per GPU; the axis tells the top and the line that the mean lies on.
-std::string DrawColumns(Loads loads, const std::vector<bool>& unusable, const GpuPicture& picture,
-                        Colour colour, const Terminal& terminal) {
-  const double full = Largest(picture);
-  const int width = terminal.width - kAxis;
-  std::vector<std::string> lines = ColumnChart(loads, full, kChartHeight, width, terminal);
-  lines.back() = MarkUnusable(lines.back(), unusable, width);
-  const int above_mean = static_cast<int>((1 - picture.mean / full) * kChartHeight);
-  std::string text;
-  for (int row = 0; row < kChartHeight; ++row) {
-    const std::string line(absl::StripTrailingAsciiWhitespace(lines[static_cast<size_t>(row)]));
-    const char* mean = row == std::clamp(above_mean, 0, kChartHeight - 1) ? "mean" : "";
-    const std::string label = row == 0 && !line.empty() ? Times(full / picture.mean) : mean;
-    if (text.empty() && line.empty() && *mean == '\0') continue;  // above the highest column
-    absl::StrAppend(&text, Paint(terminal, Colour::kDim, absl::StrFormat("%*s", kAxis - 1, label)),
-                    line.empty() ? "" : " ", Paint(terminal, colour, line), "\n");
-  }
-  return text;
-}
-
 // Edges of the histogram's rows as multiples of the mean, finer around it.
 constexpr double kEdges[] = {0,    0.25, 0.5, 0.75, 0.9, 0.95, 0.98, 1,
                              1.02, 1.05, 1.1, 1.25, 1.5, 2,    3,    5};
@@ -185,15 +147,10 @@ std::string DrawHistogram(const GpuPicture& picture, const Terminal& terminal) {
 std::string DrawGpuLoads(const GpuPicture& picture, const Terminal& terminal) {
   if (picture.before.size() <= kMaxBars) return DrawBars(picture, terminal);
   const std::vector<bool> none(picture.before.size());
-  const std::string before = Extremes(picture.before_name, picture.before, none, picture, terminal);
-  const std::string after =
-      Extremes(picture.after_name, picture.after, picture.unusable, picture, terminal);
-  if (static_cast<int>(picture.before.size()) > terminal.width - kAxis) {
-    return absl::StrCat(DrawHistogram(picture, terminal), before, after);
-  }
   return absl::StrCat(
-      before, DrawColumns(picture.before, none, picture, Colour::kYellow, terminal), after,
-      DrawColumns(picture.after, picture.unusable, picture, Colour::kGreen, terminal));
+      DrawHistogram(picture, terminal),
+      Extremes(picture.before_name, picture.before, none, picture, terminal),
+      Extremes(picture.after_name, picture.after, picture.unusable, picture, terminal));
 }
 
 }  // namespace eplb::cli

@@ -18,8 +18,7 @@ struct GpuPicture {
   double mean = 0;                 // > 0; every load is told as a multiple of it
 };
 
-// Few GPUs get a bar each, more a column each, and where there are more GPUs than columns a
-// histogram counts them. The hottest and coolest are named beside columns and histograms. No line
+// Few GPUs get a bar each; a histogram counts more, and names the hottest and the coolest. No line
 // is wider than the terminal.
 std::string DrawGpuLoads(const GpuPicture& picture, const Terminal& terminal);
 

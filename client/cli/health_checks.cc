@@ -10,7 +10,6 @@
 #include "base/status_macros.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
-#include "client/cli/transport_checks.h"
 #include "client/run_log/history.h"
 #include "client/run_log/run_directory.h"
 #include "proto/wire/message_json.h"

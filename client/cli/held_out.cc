@@ -29,10 +29,6 @@ HeldOut HoldOut(std::span<const LoadWindow> windows) {
   return result;
 }
 
-const char* ScoredOn(const HeldOut& held_out) {
-  return held_out.out_of_sample ? "later_windows" : "planned_load";
-}
-
 std::string ScoredOnText(const HeldOut& held_out) {
   const size_t planned = held_out.planned.size();
   constexpr char kWithout[] = " (no tokens)";

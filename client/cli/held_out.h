@@ -24,9 +24,6 @@ struct HeldOut {
 // windows: at least one, which must outlive the result.
 HeldOut HoldOut(std::span<const LoadWindow> windows);
 
-// "planned_load" or "later_windows", for JSON.
-const char* ScoredOn(const HeldOut& held_out);
-
 // "Planned on windows 0..4, scored on windows 5..9 (no tokens)", for a sentence.
 // REQUIRES: out_of_sample.
 std::string ScoredOnText(const HeldOut& held_out);

@@ -1,5 +1,4 @@
-#include "client/cli/html_report.h"
-
+// The daemon's web page as one file.
 #include <optional>
 #include <string_view>
 
@@ -12,6 +11,7 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "client/cli/page_documents.h"
 #include "placement/digest.h"
 #include "proto/wire/message_json.h"
 #include "server/http/page/assets.h"

@@ -1,9 +1,9 @@
 #include "client/cli/job_text.h"
 
-#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 
 #include "base/text.h"
 #include "client/cli/text.h"
@@ -21,8 +21,6 @@ std::string NameRanks(const std::vector<uint32_t>& ranks, size_t of_all) {
 }
 
 namespace {
-
-constexpr char kPaused[] = "paused";
 
 bool Observes(const v1::JobStatus& job) { return job.policy().mode() == "observe"; }
 
@@ -70,33 +68,9 @@ std::string StateText(const v1::JobStatus& job) {
   return text;
 }
 
-std::string PausedText(const v1::JobStatus& job) {
-  if (!job.paused() || HasEnded(job)) return "";
-  const std::string reason = Printable(job.pause_reason());
-  if (reason.empty()) return "PAUSED";
-  // The daemon's sentence begins with the word, or with what paused the job, such as a rollback.
-  if (!absl::StartsWith(reason, kPaused)) return "PAUSED: " + reason;
-  return "PAUSED" + reason.substr(sizeof(kPaused) - 1);
-}
-
-std::string ObserveText(const v1::JobStatus& job) {
-  if (!Observes(job) || HasEnded(job)) return "";
-  return "observe: decisions are made and explained, none is applied";
-}
-
 std::string NotCountingText(const v1::JobStatus& job) {
   if (job.not_counting_reason().empty()) return "";
   return Printable(absl::StrCat("NOT_COUNTING: ", job.not_counting_reason()));
-}
-
-std::string StalledText(const v1::JobStatus& job) {
-  if (job.stalled().empty()) return "";
-  return Printable(absl::StrCat("STALLED (", job.stalled(), "): ", job.stalled_reason()));
-}
-
-std::string WorseText(const v1::JobStatus& job) {
-  if (job.worse_reason().empty() || HasEnded(job)) return "";
-  return Printable(absl::StrCat("WORSE: ", job.worse_reason()));
 }
 
 double CandidateDeadline(const v1::CandidateStatus& candidate) {
@@ -193,28 +167,34 @@ std::string StateNotes(const v1::JobStatus& job, const std::string& before,
                        const Terminal& terminal) {
   std::string text;
   const auto add = [&](const std::string& sentence, Colour colour) {
-    if (!sentence.empty()) text += Paragraph(before + sentence, terminal, 2, colour);
+    if (!sentence.empty()) text += Paragraph(before + Printable(sentence), terminal, 2, colour);
   };
   if (job.ending() != v1::RUN_ENDING_UNSPECIFIED) {
     const Colour colour = job.ending() == v1::RUN_ENDING_FAILED ? Colour::kRed : Colour::kNone;
     const std::string how =
         job.ending() == v1::RUN_ENDING_LOST ? "was lost" : wire::EnumText(job.ending());
-    add(Printable(absl::StrCat(how, ": ", job.end_reason())), colour);
+    add(absl::StrCat(how, ": ", job.end_reason()), colour);
   }
   add(NotCountingText(job), Colour::kRed);
-  add(StalledText(job), Colour::kRed);
-  add(WorseText(job), Colour::kYellow);
+  if (!job.stalled().empty()) {
+    add(absl::StrCat("STALLED (", job.stalled(), "): ", job.stalled_reason()), Colour::kRed);
+  }
+  const bool lives = !HasEnded(job);
+  if (lives && !job.worse_reason().empty()) add("WORSE: " + job.worse_reason(), Colour::kYellow);
   add(CandidateText(job), Colour::kYellow);
   add(RefusedText(job), Colour::kYellow);
-  add(PausedText(job), Colour::kYellow);
-  add(ObserveText(job), Colour::kYellow);
-  if (!HasEnded(job)) {
-    for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow);
+  if (!lives) return text;  // it waits for no rank, and nothing of it can be paused
+  if (job.paused()) {
+    // The daemon's sentence begins with the word, or with what paused the job, such as a rollback.
+    absl::string_view reason = job.pause_reason();
+    const bool has_word = absl::ConsumePrefix(&reason, "paused");
+    add(absl::StrCat("PAUSED", has_word || reason.empty() ? "" : ": ", reason), Colour::kYellow);
   }
-  // A run that has ended waits for no rank.
-  if (!HasEnded(job) && !job.waiting_for().empty()) {
-    add("waits for " + Printable(job.waiting_for()), Colour::kYellow);
+  if (Observes(job)) {
+    add("observe: decisions are made and explained, none is applied", Colour::kYellow);
   }
+  for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow);
+  if (!job.waiting_for().empty()) add("waits for " + job.waiting_for(), Colour::kYellow);
   return text;
 }
 

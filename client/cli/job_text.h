@@ -33,20 +33,8 @@ std::string StateText(const v1::JobStatus& job);
 // True once the run ended. One that was lost may come back.
 bool HasEnded(const v1::JobStatus& job);
 
-// "PAUSED by alice: evaluation"; empty if the job is not paused or has ended.
-std::string PausedText(const v1::JobStatus& job);
-
-// A sentence about mode=observe; empty if the job applies its decisions or has ended.
-std::string ObserveText(const v1::JobStatus& job);
-
 // "NOT_COUNTING: " and the ranks or layers without tokens; empty while all count.
 std::string NotCountingText(const v1::JobStatus& job);
-
-// The reason why balancing has stopped; empty if it has not.
-std::string StalledText(const v1::JobStatus& job);
-
-// Newest windows that were less even than without EPLB, or empty.
-std::string WorseText(const v1::JobStatus& job);
 
 // Returns the seconds within which the candidate's ranks must register.
 double CandidateDeadline(const v1::CandidateStatus& candidate);

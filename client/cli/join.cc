@@ -13,7 +13,7 @@
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
-#include "client/cli/formats/choices.h"
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
 #include "proto/wire/message_json.h"

@@ -16,8 +16,8 @@
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
+#include "client/cli/formats/format_table.h"
 #include "client/cli/formats/load_file.h"
-#include "client/cli/formats/placement_content.h"
 #include "proto/wire/placement_rules.h"
 
 namespace eplb::cli {
@@ -153,7 +153,7 @@ absl::Status CompareShapes(const LintSubject& subject, const LintOptions& option
 absl::Status CompareWithLoad(const LintSubject& subject, const LintOptions& options,
                              std::vector<std::string>& broken, std::string& note) {
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
-  note = JoinMessages(note, NotesOn(options.load, file));
+  note = JoinMessages({note, NotesOn(options.load, file)});
   const Load& load = file.windows.front().load;
   const std::pair<std::string_view, int64_t> numbers[] = {
       {"num_layers", load.num_layers()}, {"num_logical_experts", load.num_experts()}};
@@ -196,12 +196,12 @@ absl::StatusOr<wire::Findings> Lint(const LintOptions& options, std::string& not
   const absl::StatusOr<int64_t> slots = subject.ShapeNumber("num_slots");
   const absl::StatusOr<int64_t> gpus = subject.ShapeNumber("num_gpus");
   if (absl::IsNotFound(gpus.status()) && !options.gpus) {
-    note = JoinMessages(note,
-                        "note: the file has no number of GPUs, give --gpus: two replicas of an "
-                        "expert on one GPU were not looked for");
+    note = JoinMessages({note,
+                         "note: the file has no number of GPUs, give --gpus: two replicas of an "
+                         "expert on one GPU were not looked for"});
   }
   if (findings.broken.empty() && slots.ok() && gpus.ok()) {
-    note = JoinMessages(note, UnequalSlotsNote(*slots, *gpus));
+    note = JoinMessages({note, UnequalSlotsNote(*slots, *gpus)});
   }
   if (options.strict) {
     findings.broken.insert(findings.broken.end(), findings.warnings.begin(),
@@ -216,20 +216,19 @@ absl::StatusOr<wire::Findings> Lint(const LintOptions& options, std::string& not
 // Exit 8 if a rule is broken, 0 if none, 2 if a file cannot be read as what it should be.
 Output RunLint(const LintOptions& options) {
   std::string note;
-  const absl::StatusOr<wire::Findings> findings = Lint(options, note);
-  if (!findings.ok()) return UsageFailure(findings.status());
-  const bool kept = findings->broken.empty();
+  EPLB_ASSIGN_OR_RETURN(const wire::Findings findings, AsUsage(Lint(options, note)));
+  const bool kept = findings.broken.empty();
   std::string text;
-  for (const std::string& sentence : findings->broken) {
+  for (const std::string& sentence : findings.broken) {
     absl::StrAppend(&text, options.placement, ": ", sentence, "\n");
   }
-  for (const std::string& sentence : findings->warnings) {
+  for (const std::string& sentence : findings.warnings) {
     absl::StrAppend(&text, "warning: ", options.placement, ": ", sentence, "\n");
   }
   const std::string verdict =
       absl::StrCat(options.placement, kept ? ": no rule is broken" : ": broken",
-                   findings->warnings.empty() ? "" : ", with warnings");
-  return {kept ? kOk : kConditionNotMet, std::move(text), JoinMessages(verdict, note)};
+                   findings.warnings.empty() ? "" : ", with warnings");
+  return {kept ? kOk : kConditionNotMet, std::move(text), JoinMessages({verdict, note})};
 }
 
 }  // namespace

@@ -8,15 +8,7 @@
 #include <google/protobuf/stubs/logging.h>
 
 #include "base/foreign_text.h"
-#include "client/cli/change_commands.h"
-#include "client/cli/command_tree.h"
 #include "client/cli/commands.h"
-#include "client/cli/diff.h"
-#include "client/cli/doctor.h"
-#include "client/cli/get.h"
-#include "client/cli/report.h"
-#include "client/cli/status.h"
-#include "client/cli/top.h"
 #include "client/cli/watch.h"
 
 namespace eplb::cli {

@@ -55,23 +55,9 @@ the migration takes 20 ms. There are no replicas.
 More: docs/costs.md.
 )";
 
-struct Topic {
-  const char* name;
-  const char* about;
-  const char* page;
-};
-constexpr Topic kTopics[] = {
-    {"costs", "how costs decide whether a new placement is applied", kCosts}};
-
+constexpr char kCostsTopic[] = "costs";
+constexpr char kTopics[] = "costs (how costs decide whether a new placement is applied)";
 constexpr size_t kMaxTopic = 80;
-
-std::string TopicList() {
-  std::string list;
-  for (const Topic& topic : kTopics) {
-    absl::StrAppend(&list, list.empty() ? "" : ", ", topic.name, " (", topic.about, ")");
-  }
-  return list;
-}
 
 // A line of text as roff takes it: '-' as typed, no leading '.' or '\''.
 std::string Roff(const std::string& text) {
@@ -80,34 +66,14 @@ std::string Roff(const std::string& text) {
   return result;
 }
 
-std::string FlagText(const FlagEntry& flag) {
-  std::vector<std::string> names;
-  for (const std::string& name : flag.names) names.push_back("\\fB" + Roff(name) + "\\fR");
-  std::string text = absl::StrJoin(names, ", ");
-  const std::string& value = flag.place.empty() ? flag.type : flag.place;
-  if (!value.empty()) absl::StrAppend(&text, text.empty() ? "" : " ", "\\fI", Roff(value), "\\fR");
-  return absl::StrCat(".TP\n", text, flag.required ? " (required)" : "", "\n", Roff(flag.help),
-                      "\n");
-}
-
-// Examples and exit codes keep their lines.
-std::string FooterText(const std::string& footer) {
-  if (footer.empty()) return "";
-  std::string text = ".PP\n.nf\n";
-  for (const absl::string_view line : absl::StrSplit(footer, '\n')) {
+// The help of a command, whose lines stay as they are.
+std::string CommandText(const CommandTree& tree, const std::string& command) {
+  std::string text = absl::StrCat(".SS \"eplbctl ", command, "\"\n.nf\n");
+  const std::string help = tree.HelpOf(absl::StrSplit(command, ' '));
+  for (const absl::string_view line : absl::StrSplit(help, '\n')) {
     absl::StrAppend(&text, Roff(std::string(line)), "\n");
   }
   return text + ".fi\n";
-}
-
-std::string CommandText(const CommandEntry& command) {
-  std::string text =
-      absl::StrCat(".SS \"eplbctl ", command.name, "\"\n", Roff(command.help), ".\n");
-  for (const FlagEntry& flag : command.flags) {
-    const bool help = !flag.names.empty() && flag.names.back() == "--help";
-    if (!help) text += FlagText(flag);
-  }
-  return text + FooterText(command.footer);
 }
 
 constexpr char kTail[] = R"(.SH EXIT STATUS
@@ -143,30 +109,26 @@ Used next, if a daemon serves them; the last resort is 127.0.0.1:29610.
 // Returns the page of a topic, the help of the command that the words name, or that of the program
 // without words. Exit 2, naming the topics, if there is no such page.
 Output RunHelp(const CommandTree& tree, const std::vector<std::string>& words) {
-  for (const Topic& one : kTopics) {
-    if (words.size() == 1 && words.front() == one.name) return std::string(one.page);
-  }
+  if (words == std::vector<std::string>{kCostsTopic}) return std::string(kCosts);
   std::string page = tree.HelpOf(words);
   if (!page.empty()) return page;
   return InvalidInput("no page on \"", Clipped(absl::StrJoin(words, " "), kMaxTopic),
-                      "\", expected a command or one of: ", TopicList());
+                      "\", expected a command or one of: ", kTopics);
 }
 
-// Returns the manual page in roff, for section 1. version: "0.1.0".
-std::string ManualPage(const std::vector<CommandEntry>& commands, const std::string& version) {
-  std::string text = absl::StrCat(
-      ".TH EPLBCTL 1 \"\" \"eplb ", version, "\" \"Expert-parallel load balancer\"\n",
-      ".SH NAME\neplbctl \\- plans, checks and watches the placement of experts on GPUs\n",
-      ".SH SYNOPSIS\n.B eplbctl\n.I COMMAND\n.RI [ FLAG ...]\n.SH DESCRIPTION\n",
+// Returns the manual page in roff, for section 1.
+std::string ManualPage(const CommandTree& tree) {
+  std::string text =
+      ".TH EPLBCTL 1 \"\" \"eplb " EPLB_VERSION
+      "\" \"Expert-parallel load balancer\"\n"
+      ".SH NAME\neplbctl \\- plans, checks and watches the placement of experts on GPUs\n"
+      ".SH SYNOPSIS\n.B eplbctl\n.I COMMAND\n.RI [ FLAG ...]\n.SH DESCRIPTION\n"
       "Commands with a \\fB\\-\\-endpoint\\fR ask a running eplbd; the others work offline on "
-      "files. ",
+      "files.\n"
       "Data is written to stdout, messages to stderr; \\fB\\-o json\\fR is the stable form for "
-      "scripts.\n",
-      ".SH COMMANDS\n");
-  for (const CommandEntry& command : commands) {
-    // A command that only holds others, as `get`, has nothing to say.
-    if (!command.name.empty() && command.subcommands.empty()) text += CommandText(command);
-  }
+      "scripts.\n"
+      ".SH COMMANDS\n";
+  for (const std::string& command : tree.Commands()) text += CommandText(tree, command);
   return text + kTail;
 }
 
@@ -175,7 +137,8 @@ std::string ManualPage(const std::vector<CommandEntry>& commands, const std::str
 void AddHelp(const Flags& root, const CommandTree& tree) {
   const auto words = std::make_shared<std::vector<std::string>>();
   Flags flags = root.AddCommand(
-      "help", "Show the flags of a command, or explain words of the output: " + TopicList(),
+      "help",
+      absl::StrCat("Show the flags of a command, or explain words of the output: ", kTopics),
       [words, &tree](const Terminal& /*terminal*/) { return RunHelp(tree, *words); });
   flags.Texts("topic", "TOPIC", *words, "Command or topic [this program]");
   flags.SetFooter(
@@ -186,10 +149,9 @@ void AddHelp(const Flags& root, const CommandTree& tree) {
 }
 
 void AddMan(const Flags& root, const CommandTree& tree) {
-  const Flags flags = root.AddCommand("man", "Print the manual page: eplbctl man | man -l -",
-                                      [&tree](const Terminal& /*terminal*/) -> Output {
-                                        return ManualPage(tree.List(), EPLB_VERSION);
-                                      });
+  const Flags flags =
+      root.AddCommand("man", "Print the manual page: eplbctl man | man -l -",
+                      [&tree](const Terminal& /*terminal*/) -> Output { return ManualPage(tree); });
   flags.SetFooter("Exit codes: 0 ok, 1 error, 2 wrong flag.");
 }
 

@@ -1,8 +1,9 @@
-#include "client/cli/operator_review.h"
-
+// The operators' changes to a job during a recorded run, by its steps.
 #include <algorithm>
 
 #include "absl/strings/match.h"
+
+#include "client/cli/run_review.h"
 
 namespace eplb::cli {
 namespace {

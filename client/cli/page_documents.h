@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 #include "base/json_or_null.h"
 #include "placement/evaluate.h"
@@ -18,6 +19,7 @@
 #include "placement/topology.h"
 
 #include <nlohmann/json.hpp>
+#include <nlohmann/json_fwd.hpp>
 
 namespace google::protobuf {
 class Message;
@@ -114,5 +116,13 @@ class PageDocuments {
 
 // The keys of a message with nothing known: numbers and booleans null, texts and lists empty.
 PageJson UnknownJson(const google::protobuf::Message& message);
+
+// Returns the daemon's web page as one file, with the documents that it shows.
+// documents: as PageDocuments gives them; bytes in them that are not UTF-8 are replaced.
+// returns: HTML that asks for no other file. Its Content-Security-Policy allows the page's scripts
+//   and styles by their SHA-256 and nothing else, so that no text of a run can become code.
+// errors: Internal, naming a file of the page that would end its own element.
+// cost: O(bytes). threads: safe, no state.
+absl::StatusOr<std::string> HtmlReport(const nlohmann::ordered_json& documents);
 
 }  // namespace eplb::cli

@@ -16,9 +16,9 @@
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
+#include "client/cli/formats/format_table.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
-#include "client/cli/formats/placement_content.h"
 #include "client/cli/held_out.h"
 #include "client/cli/plan_report.h"
 #include "client/cli/shape_options.h"
@@ -65,8 +65,7 @@ absl::StatusOr<Load> CombinedLoad(const PlanOptions& options, std::span<const Lo
                                   const WindowRule& rule) {
   EPLB_ASSIGN_OR_RETURN(Load load, InFile(options.load, CombineWindows(windows, rule)));
   if (TraitsOf(options.frame.policy).follows_reference) {
-    const absl::Status status = load.ToFloat().status();
-    if (!status.ok()) return InFile(options.load, status);
+    EPLB_RETURN_IF_ERROR(InFile(options.load, load.ToFloat().status()));
   }
   return load;
 }
@@ -86,9 +85,8 @@ absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std:
   absl::StatusOr<wire::PlacementWithShares> read = ReadPlacementWithShares(path);
   if (!read.ok()) return NameForeignPlacement(path, read.status());
   wire::PlacementWithShares previous = *std::move(read);
-  const absl::Status same =
-      CheckSameTopology("previous", previous.placement.topology(), "planned", topology);
-  if (!same.ok()) return InFile(path, same);
+  EPLB_RETURN_IF_ERROR(InFile(
+      path, CheckSameTopology("previous", previous.placement.topology(), "planned", topology)));
   return std::optional<wire::PlacementWithShares>(std::move(previous));
 }
 
@@ -160,12 +158,6 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
   return report;
 }
 
-// Names the policy if it is not the one that was asked for; otherwise empty.
-std::string PolicyNote(const PlanOptions& options) {
-  return JoinMessages(NoHistoryNote(options.frame, "one plan", !options.previous.empty()),
-                      EqualSharesNote(options.frame, options.split));
-}
-
 // Names the layers that have no figures; empty: all have load.
 std::string IdleLayersNote(const PlanReport& report) {
   const std::vector<double>& loads = report.after.max_gpu_load;
@@ -208,23 +200,17 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
 // bad flags, files and shapes; 1 if --out cannot be written.
 Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
   std::string note;
-  const absl::StatusOr<PlanReport> report = Plan(options, note);
-  if (!report.ok()) return UsageFailure(report.status());
-  if (!options.out.empty()) {
-    const std::string text = wire::PlacementToJson(report->placement, SharesOf(*report)) + "\n";
-    const absl::Status written = WriteFileAtomically(options.out, text);
-    if (!written.ok()) return Failure(kError, written);
-  }
-  const Topology& shape = report->placement.topology();
-  for (const std::string& more :
-       {PolicyNote(options), Remark(options, *report), IdleLayersNote(*report),
-        UnequalSlotsNote(shape.num_slots(), shape.num_gpus())}) {
-    note = JoinMessages(note, more);
-  }
+  EPLB_ASSIGN_OR_RETURN(const PlanReport report, AsUsage(Plan(options, note)));
+  EPLB_RETURN_IF_ERROR(
+      WriteOutput(options.out, wire::PlacementToJson(report.placement, SharesOf(report)) + "\n"));
+  const Topology& shape = report.placement.topology();
   return {kOk,
-          options.format == Format::kJson ? PlanReportToJson(*report)
-                                          : PlanReportToTable(*report, terminal),
-          note};
+          options.format == Format::kJson ? PlanReportToJson(report)
+                                          : PlanReportToTable(report, terminal),
+          JoinMessages({note, NoHistoryNote(options.frame, "one plan", !options.previous.empty()),
+                        EqualSharesNote(options.frame, options.split), Remark(options, report),
+                        IdleLayersNote(report),
+                        UnequalSlotsNote(shape.num_slots(), shape.num_gpus())})};
 }
 
 }  // namespace

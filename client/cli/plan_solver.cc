@@ -1,15 +1,13 @@
-#include "client/cli/plan_solver.h"
-
-#include <algorithm>
+// Computes the placement of a plan and, if tokens are split, its shares.
 #include <memory>
-#include <set>
 #include <utility>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "client/cli/plan_report.h"
+#include "placement/migration_plan.h"
 #include "placement/policies/registry.h"
-#include "placement/search/node_affinity.h"
 #include "placement/search/node_partition.h"
 #include "placement/split/alias_placement.h"
 #include "placement/split/split_graph.h"
@@ -54,32 +52,15 @@ absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const ShapeOptions& frame,
   return PlanAnswer{std::move(even->placement), std::move(even->shares)};
 }
 
-// Experts that a GPU holds in a layer and did not hold before, on the GPU with most of them.
-int32_t MostArrivals(const Placement& before, const Placement& after, LayerId layer) {
-  const Topology& topology = after.topology();
-  int32_t most = 0;
-  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    const int32_t first = topology.FirstSlotOf(GpuId{gpu}).value;
-    std::set<int32_t> arrived;
-    std::set<int32_t> held;
-    for (int32_t slot = first; slot < first + topology.SlotsOf(GpuId{gpu}); ++slot) {
-      arrived.insert(after.ExpertIn(layer, SlotId{slot}).value);
-      held.insert(before.ExpertIn(layer, SlotId{slot}).value);
-    }
-    arrived.erase(-1);
-    for (const int32_t expert : held) arrived.erase(expert);
-    most = std::max(most, static_cast<int32_t>(arrived.size()));
-  }
-  return most;
-}
-
 // `planned` where it keeps to --max-moves-per-gpu, `incremental`'s layers where it does not.
 absl::StatusOr<Placement> LimitMoves(const ShapeOptions& frame, const PlanProblem& problem,
                                      const Placement& planned) {
   std::vector<LayerId> beyond;
   for (int32_t layer = 0; layer < problem.topology.num_layers(); ++layer) {
-    const int32_t moves = MostArrivals(*problem.previous, planned, LayerId{layer});
-    if (moves > *frame.max_moves_per_gpu) beyond.push_back(LayerId{layer});
+    const LayerPlacement one[] = {planned.Layer(LayerId{layer})};
+    EPLB_ASSIGN_OR_RETURN(const Placement moved, problem.previous->WithLayers(one));
+    EPLB_ASSIGN_OR_RETURN(const MoveSummary moves, SummariseMoves(*problem.previous, moved));
+    if (moves.max_per_gpu > *frame.max_moves_per_gpu) beyond.push_back(LayerId{layer});
   }
   if (beyond.empty()) return planned;
   ShapeOptions careful = frame;

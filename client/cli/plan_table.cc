@@ -15,9 +15,6 @@ namespace {
 
 constexpr size_t kMaxLayerRows = 10;
 constexpr size_t kMaxRunsNamed = 12;  // most runs of consecutive GPUs
-constexpr int kLayerColumns = 74;     // columns of a layer's figures
-constexpr int kMinLayerBar = 12;
-constexpr int kMaxLayerBar = 40;
 
 double Sum(const std::vector<double>& values) {
   return std::accumulate(values.begin(), values.end(), 0.0);
@@ -191,24 +188,13 @@ std::string Layers(const PlanReport& report, const Terminal& terminal) {
   text += "\n";
   const std::string before = BeforeName(report);
   Table table({">layer", ">" + before, ">plan", ">    " + before, ">plan", ">bound", ">gap"});
-  const int bar = std::min(kMaxLayerBar, (terminal.width - kLayerColumns) / 2 - 2);
-  if (bar >= kMinLayerBar) {
-    table.AddColumn("balancedness " + before);
-    table.AddColumn("plan");
-  }
   for (const size_t layer : layers) {
-    const std::optional<double> was = GoalBefore(report).balancedness[layer];
-    const std::optional<double> is = GoalAfter(report).balancedness[layer];
     const std::optional<double> gap = report.bound.gaps[layer];
-    table.rows.push_back({absl::StrCat(layer), FigureText(was), FigureText(is),
+    table.rows.push_back({absl::StrCat(layer), FigureText(GoalBefore(report).balancedness[layer]),
+                          FigureText(GoalAfter(report).balancedness[layer]),
                           LoadText(report.before.max_gpu_load[layer]),
                           Tokens(report.after.max_gpu_load[layer]),
                           Tokens(report.bound.bounds[layer]), gap ? Percent(*gap) : "-"});
-    if (bar < kMinLayerBar) continue;
-    table.rows.back().push_back(
-        Paint(terminal, Colour::kYellow, Bar(was.value_or(0), 1, bar, terminal)));
-    table.rows.back().push_back(
-        Paint(terminal, Colour::kGreen, Bar(is.value_or(0), 1, bar, terminal)));
   }
   const std::string over = report.batches_after.has_value()
                                ? "         balancedness by batch   load of the fullest GPU"

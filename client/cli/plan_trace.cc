@@ -1,5 +1,4 @@
-#include "client/cli/plan_trace.h"
-
+// The times of one decision: a table, and a trace.
 #include <algorithm>
 #include <map>
 #include <utility>
@@ -8,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/text.h"
+#include "client/cli/text.h"
 #include "client/cli/trace.h"
 #include "proto/wire/message_json.h"
 
@@ -26,6 +26,23 @@ constexpr int64_t kChunkTrack = 2;
 constexpr int64_t kFirstRankTrack = 3;
 
 constexpr char kOverlooked[] = "the daemon did not see it, or does not keep it";
+
+// Time at which the solver ended, microseconds since 1970; 0: not known.
+int64_t SolveEndMicros(const v1::Plan& plan) {
+  constexpr double kMost = 1e15;  // above any solve time
+  const int64_t began = plan.times().solve_began_unix_micros();
+  if (began == 0) return 0;
+  return began +
+         static_cast<int64_t>(std::clamp(FiniteOrZero(plan.solve_seconds()) * 1e6, 0.0, kMost));
+}
+
+// The rank whose PREPARED was the last of all; null if that rank has no time or is not known.
+const v1::ChunkRankTimes* SlowestOf(const v1::ChunkTimes& chunk) {
+  if (chunk.ranks().empty() || chunk.prepared_unix_micros() == 0) return nullptr;
+  // A rank that returned PREPARED has no time, and may have been the last one.
+  const v1::ChunkRankTimes& last = *chunk.ranks().rbegin();
+  return last.prepared_unix_micros() == chunk.prepared_unix_micros() ? &last : nullptr;
+}
 
 // The spans of one decision, and what cannot be drawn.
 class PlanDrawing {
@@ -47,15 +64,15 @@ class PlanDrawing {
          times.window_began_unix_micros(), times.window_complete_unix_micros(), steps);
     Draw(kSolveTrack, "solve", times.solve_began_unix_micros(), SolveEndMicros(plan_),
          {{"policy", plan_.policy()}});
-    trace_.AddInstant({.track = At(kSolveTrack),
-                       .name = absl::StrCat("decision ", plan_.plan()),
-                       .unix_micros = plan_.unix_micros(),
-                       .args = {{"result", wire::EnumText(plan_.result())},
-                                {"reason", plan_.reason()},
-                                {"asked_by", plan_.asked_by()},
-                                {"transfers", plan_.transfers()},
-                                {"chunks_committed", plan_.chunks_committed()},
-                                {"num_chunks", plan_.num_chunks()}}});
+    trace_.Add({.track = At(kSolveTrack),
+                .name = absl::StrCat("decision ", plan_.plan()),
+                .unix_micros = plan_.unix_micros(),
+                .args = {{"result", wire::EnumText(plan_.result())},
+                         {"reason", plan_.reason()},
+                         {"asked_by", plan_.asked_by()},
+                         {"transfers", plan_.transfers()},
+                         {"chunks_committed", plan_.chunks_committed()},
+                         {"num_chunks", plan_.num_chunks()}}});
   }
 
   void DrawChunks() {
@@ -89,11 +106,11 @@ class PlanDrawing {
   void Draw(int64_t track, const std::string& name, int64_t began, int64_t ended, Args args) {
     if (began == 0 || ended == 0) return Missing(name, kOverlooked);
     if (ended < began) return Missing(name, "the daemon's clock was set back meanwhile");
-    trace_.AddSpan({.track = At(track),
-                    .name = name,
-                    .unix_micros = began,
-                    .micros = ended - began,
-                    .args = std::move(args)});
+    trace_.Add({.track = At(track),
+                .name = name,
+                .unix_micros = began,
+                .micros = ended - began,
+                .args = std::move(args)});
   }
 
   int64_t TrackOf(uint32_t rank) {
@@ -109,7 +126,7 @@ class PlanDrawing {
     const int64_t ended = chunk.ended_unix_micros();
     if (ended == 0) {
       Missing(name, "it had not ended, or the daemon did not see its end");
-      trace_.AddInstant({.track = At(kChunkTrack), .name = name, .unix_micros = proposed});
+      trace_.Add({.track = At(kChunkTrack), .name = name, .unix_micros = proposed});
     } else {
       Draw(kChunkTrack, name, proposed, ended,
            {{"version", chunk.version()},
@@ -159,28 +176,63 @@ class PlanDrawing {
   std::vector<std::string> not_known_;
 };
 
+// "11:06:40.123".
+std::string ClockText(int64_t unix_micros) {
+  return absl::FormatTime("%H:%M:%E3S", absl::FromUnixMicros(unix_micros), absl::UTCTimeZone());
+}
+
+// A row of what lay between two times, of which 0 is not known.
+std::vector<std::string> TimeRow(const std::string& what, int64_t began, int64_t ended,
+                                 const std::string& note) {
+  const bool known = began != 0 && ended >= began;
+  return {what, began == 0 ? "-" : ClockText(began),
+          known ? Seconds(static_cast<double>(ended - began) / 1e6) : "-", note};
+}
+
+void AddChunkRows(const v1::Plan& plan, int index, Table& table) {
+  const v1::ChunkTimes& chunk = plan.times().chunks(index);
+  const std::string name = absl::StrCat("chunk ", index + 1, "/", plan.num_chunks());
+  const std::string end = chunk.ended_unix_micros() == 0 ? "its end is not known"
+                          : chunk.committed()            ? "committed"
+                                                         : "withdrawn";
+  table.rows.push_back(TimeRow(name, chunk.proposed_unix_micros(), chunk.ended_unix_micros(),
+                               absl::StrCat("version ", chunk.version(), ", ",
+                                            Counted(chunk.num_layers(), "layer"), ", ", end)));
+  const v1::ChunkRankTimes* const last = SlowestOf(chunk);
+  const std::string slowest =
+      last == nullptr ? "" : absl::StrCat("the slowest: rank ", last->rank());
+  table.rows.push_back(
+      TimeRow("  prepare", chunk.proposed_unix_micros(), chunk.prepared_unix_micros(), slowest));
+  if (!chunk.committed()) return;
+  const std::string longest =
+      chunk.has_longest_pause_rank()
+          ? absl::StrCat("the longest boundary: rank ", chunk.longest_pause_rank(), ", ",
+                         Seconds(chunk.longest_pause_seconds()))
+          : "";
+  table.rows.push_back(TimeRow("  vote and switch", chunk.prepared_unix_micros(),
+                               chunk.ended_unix_micros(), longest));
+}
+
 }  // namespace
-
-int64_t SolveEndMicros(const v1::Plan& plan) {
-  constexpr double kMost = 1e15;  // above any solve time
-  const int64_t began = plan.times().solve_began_unix_micros();
-  if (began == 0) return 0;
-  return began +
-         static_cast<int64_t>(std::clamp(FiniteOrZero(plan.solve_seconds()) * 1e6, 0.0, kMost));
-}
-
-const v1::ChunkRankTimes* SlowestOf(const v1::ChunkTimes& chunk) {
-  if (chunk.ranks().empty() || chunk.prepared_unix_micros() == 0) return nullptr;
-  // A rank that returned PREPARED has no time, and may have been the last one.
-  const v1::ChunkRankTimes& last = *chunk.ranks().rbegin();
-  return last.prepared_unix_micros() == chunk.prepared_unix_micros() ? &last : nullptr;
-}
 
 std::string PlanTrace(const std::string& job, const v1::Plan& plan) {
   PlanDrawing drawing(job, plan);
   drawing.DrawDecision();
   drawing.DrawChunks();
   return drawing.Finish(job);
+}
+
+std::string TimesTable(const v1::Plan& plan, const Terminal& terminal) {
+  const v1::PlanTimes& times = plan.times();
+  Table table({"what", "began (UTC)", ">took", ""});
+  table.rows.push_back(TimeRow("window", times.window_began_unix_micros(),
+                               times.window_complete_unix_micros(),
+                               absl::StrCat("reports of steps ", plan.decided_first_step(), "..",
+                                            plan.decided_last_step())));
+  table.rows.push_back(TimeRow("solve", times.solve_began_unix_micros(), SolveEndMicros(plan),
+                               Printable(plan.policy())));
+  for (int i = 0; i < times.chunks_size(); ++i) AddChunkRows(plan, i, table);
+  return FormatTable(table, terminal);
 }
 
 }  // namespace eplb::cli

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <chrono>
-#include <functional>
 #include <memory>
-#include <type_traits>
 #include <utility>
 
 #include "absl/strings/match.h"
@@ -13,9 +11,12 @@
 #include "absl/time/time.h"
 #include <grpcpp/client_context.h>
 #include <grpcpp/create_channel.h>
+#include <grpcpp/impl/codegen/client_unary_call.h>
+#include <grpcpp/impl/codegen/proto_utils.h>
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
+#include "client/cli/context.h"
 #include "client/cli/flags.h"
 #include "proto/wire/channel_credentials.h"
 #include "proto/wire/convert.h"
@@ -23,8 +24,7 @@
 #include "proto/wire/message_texts.h"
 #include "proto/wire/status.h"
 
-#include "eplb/v1/admin.grpc.pb.h"
-#include "eplb/v1/query.grpc.pb.h"
+#include "eplb/v1/query.pb.h"
 
 namespace eplb::cli {
 
@@ -103,12 +103,34 @@ bool Connects(grpc::Channel& channel, absl::Duration timeout) {
   return state == GRPC_CHANNEL_READY;
 }
 
-// A question that can be sent over any channel.
+using google::protobuf::Message;
+
+// A call of v1.Query or v1.Admin.
 struct Question {
-  std::function<grpc::Status(const std::shared_ptr<grpc::Channel>&, grpc::ClientContext*)> send;
-  google::protobuf::Message* response;
-  bool changes = false;  // the job or its settings
+  const Message& request;
+  Message* response;
+  std::string path = {};  // "/eplb.v1.Query/GetJob"
+  bool changes = false;   // the job or its settings
 };
+
+// A service stands in one file with the requests of its calls.
+Question MakeQuestion(const Message& request, Message* response) {
+  const auto& service = *request.GetDescriptor()->file()->service(0);
+  int call = 0;
+  while (service.method(call)->input_type() != request.GetDescriptor()) ++call;
+  return {request, response,
+          absl::StrCat("/", service.full_name(), "/", service.method(call)->name()),
+          service.name() == "Admin"};
+}
+
+// Calls as generated code does, which knows the types.
+grpc::Status Send(const Question& question, const std::shared_ptr<grpc::Channel>& channel,
+                  grpc::ClientContext* context) {
+  const grpc::internal::RpcMethod call(question.path.c_str(), grpc::internal::RpcMethod::NORMAL_RPC,
+                                       channel);
+  return grpc::internal::BlockingUnaryCall<Message, Message>(channel.get(), call, context,
+                                                             question.request, question.response);
+}
 
 struct Reply {
   absl::Status status;
@@ -130,7 +152,7 @@ Reply AskOne(const std::string& endpoint, const wire::TlsFiles& tls, absl::Durat
   const bool reached = Connects(*channel, timeout);
   grpc::ClientContext context;
   context.set_deadline(absl::ToChronoTime(deadline));
-  const grpc::Status status = question.send(channel, &context);
+  const grpc::Status status = Send(question, channel, &context);
   if (status.ok()) {
     wire::ClipTexts(question.response);  // a daemon of another version may send anything
     return {absl::OkStatus(), true};
@@ -218,33 +240,6 @@ absl::Status AskLeader(const QueryOptions& options, const Question& question) {
   }
 }
 
-// The call that answers each request.
-auto CallOf(const v1::GetStatusRequest&) { return &v1::Query::Stub::GetStatus; }
-auto CallOf(const v1::GetJobRequest&) { return &v1::Query::Stub::GetJob; }
-auto CallOf(const v1::ListPlansRequest&) { return &v1::Query::Stub::ListPlans; }
-auto CallOf(const v1::GetPlanRequest&) { return &v1::Query::Stub::GetPlan; }
-auto CallOf(const v1::ListEventsRequest&) { return &v1::Query::Stub::ListEvents; }
-auto CallOf(const v1::ListWindowsRequest&) { return &v1::Query::Stub::ListWindows; }
-auto CallOf(const v1::GetPlacementRequest&) { return &v1::Query::Stub::GetPlacement; }
-auto CallOf(const v1::GetLoadRequest&) { return &v1::Query::Stub::GetLoad; }
-auto CallOf(const v1::RebalanceRequest&) { return &v1::Admin::Stub::Rebalance; }
-auto CallOf(const v1::PauseRequest&) { return &v1::Admin::Stub::Pause; }
-auto CallOf(const v1::ResumeRequest&) { return &v1::Admin::Stub::Resume; }
-auto CallOf(const v1::RollbackRequest&) { return &v1::Admin::Stub::Rollback; }
-auto CallOf(const v1::SetPolicyRequest&) { return &v1::Admin::Stub::SetPolicy; }
-auto CallOf(const v1::ForgetRequest&) { return &v1::Admin::Stub::Forget; }
-auto CallOf(const v1::PreviewRequest&) { return &v1::Admin::Stub::Preview; }
-
-template <class Stub, class Request, class Response>
-Question MakeQuestion(const Request& request, Response* response,
-                      grpc::Status (Stub::*call)(grpc::ClientContext*, const Request&, Response*)) {
-  return {[&request, response, call](const std::shared_ptr<grpc::Channel>& channel,
-                                     grpc::ClientContext* context) {
-            return (Stub(channel).*call)(context, request, response);
-          },
-          response, std::is_same_v<Stub, v1::Admin::Stub>};
-}
-
 // Absent for no loads, and for numbers that cannot be rows of GPUs; the counts alone suffice.
 std::optional<RealMatrix> GpuLoadsOf(const v1::GetLoadResponse& response) {
   const auto layers = static_cast<Eigen::Index>(response.num_layers());
@@ -258,35 +253,15 @@ std::optional<RealMatrix> GpuLoadsOf(const v1::GetLoadResponse& response) {
 
 }  // namespace
 
-template <class Request, class Response>
-absl::Status Ask(const QueryOptions& options, const Request& request, Response* response) {
-  return AskLeader(options, MakeQuestion(request, response, CallOf(request)));
+absl::Status Ask(const QueryOptions& options, const Message& request, Message* response) {
+  return AskLeader(options, MakeQuestion(request, response));
 }
-
-template absl::Status Ask(const QueryOptions&, const v1::GetStatusRequest&, v1::GetStatusResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::GetJobRequest&, v1::JobStatus*);
-template absl::Status Ask(const QueryOptions&, const v1::ListPlansRequest&, v1::ListPlansResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::GetPlanRequest&, v1::Plan*);
-template absl::Status Ask(const QueryOptions&, const v1::ListEventsRequest&,
-                          v1::ListEventsResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::ListWindowsRequest&,
-                          v1::ListWindowsResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::GetPlacementRequest&,
-                          v1::GetPlacementResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::GetLoadRequest&, v1::GetLoadResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::RebalanceRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::PauseRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::ResumeRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::RollbackRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::SetPolicyRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::ForgetRequest&, v1::AdminResponse*);
-template absl::Status Ask(const QueryOptions&, const v1::PreviewRequest&, v1::AdminResponse*);
 
 absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const Asked asked, ResolveOptions(options));
   const v1::GetStatusRequest request;
   v1::GetStatusResponse response;
-  const Question question = MakeQuestion(request, &response, CallOf(request));
+  const Question question = MakeQuestion(request, &response);
   const absl::Duration share = asked.timeout / static_cast<double>(asked.endpoints.size());
   std::vector<EndpointAnswer> answers;
   for (const std::string& endpoint : asked.endpoints) {
@@ -299,20 +274,17 @@ absl::StatusOr<std::vector<EndpointAnswer>> AskEndpoints(const QueryOptions& opt
 absl::StatusOr<wire::PlacementBody> AskPlacement(const QueryOptions& options,
                                                  const std::string& job, int64_t version) {
   v1::GetPlacementRequest request;
-  request.set_job(job);
   if (version >= 0) request.set_version(static_cast<uint64_t>(version));
   v1::GetPlacementResponse response;
-  EPLB_RETURN_IF_ERROR(Ask(options, request, &response));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options, job, request, &response).status());
   absl::StatusOr<wire::PlacementBody> body = wire::FromProto(response.placement());
   if (body.ok()) return body;
   return Internal("the daemon's answer is no placement: ", body.status().message());
 }
 
 absl::StatusOr<AskedLoad> AskLoad(const QueryOptions& options, const std::string& job) {
-  v1::GetLoadRequest request;
-  request.set_job(job);
   v1::GetLoadResponse response;
-  EPLB_RETURN_IF_ERROR(Ask(options, request, &response));
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options, job, v1::GetLoadRequest(), &response).status());
   // The same cells as a report's, checked by the same code.
   v1::Up up;
   v1::LoadReport& report = *up.mutable_load_report();

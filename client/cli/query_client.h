@@ -10,10 +10,14 @@
 #include "absl/status/statusor.h"
 
 #include "base/status_macros.h"
-#include "client/cli/daemon_address.h"
+#include "base/tls_files.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/terminal.h"
 #include "proto/wire/messages.h"
+
+namespace google::protobuf {
+class Message;
+}
 
 namespace eplb::cli {
 
@@ -41,21 +45,14 @@ struct JobQuery {
   QueryOptions query;
   std::string job;  // empty: the only one
 };
-// A question for a list about a job.
-struct ListQuery {
-  QueryOptions query;
-  std::string job;  // empty: the only one
-  int32_t limit = 20;
-};
-
 // Asks one question of v1.Query or v1.Admin; the request's type names the call. If several
 // endpoints are given, the leading daemon answers, to which standby daemons refer.
 // errors, of one line: InvalidArgument for an endpoint, timeout or TLS file that cannot be read;
 // Unavailable if no connection came about ("cannot reach 127.0.0.1:29610: .."); DeadlineExceeded
 // if a connected daemon did not answer; the daemon's own errors, such as NotFound, with Unknown in
 // place of its UNAVAILABLE.
-template <class Request, class Response>
-absl::Status Ask(const QueryOptions& options, const Request& request, Response* response);
+absl::Status Ask(const QueryOptions& options, const google::protobuf::Message& request,
+                 google::protobuf::Message* response);
 
 // Returns `job`, or the daemon's only job if that is empty. errors: also InvalidArgument, listing
 // the jobs, if there are several; NotFound if there is none.

@@ -12,7 +12,6 @@
 #include "client/cli/commands.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/load_window.h"
-#include "client/cli/html_report.h"
 #include "client/cli/page_documents.h"
 #include "client/cli/replay_page.h"
 #include "client/cli/terminal.h"
@@ -96,10 +95,10 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
     page.emplace(windows, topology, replay,
                  ReplayPageOptions{.trace = options.trace, .policy = options.frame.policy});
   }
-  Progress progress("window", std::ssize(trace.windows));
+  Waiting waiting("window", std::ssize(trace.windows));
   absl::StatusOr<ReplayResult> result = Replay(
       windows, topology, options.frame.policy, replay,
-      [&progress](int64_t window) { progress.Reached(window); },
+      [&waiting](int64_t window) { waiting.Reached(window); },
       page ? ReplayObserver([&page](int64_t window, const ReplayRow& row, const Placement& ran) {
         return page->Ran(window, row, ran);
       })
@@ -176,41 +175,36 @@ std::string HistoryNote(const ReplayCommandOptions& options) {
 }
 
 // For stderr: what makes the answer worth less than it looks.
-std::string Notes(const ReplayCommandOptions& options, const ReplayResult& result) {
-  std::string note = LinksNote(options.costs);
-  note = JoinMessages(note, EqualSharesNote(options.frame, options.split));
-  note = JoinMessages(note, HistoryNote(options));
-  if (TraitsOf(options.frame.policy).chooses && options.costs.expert_bytes == 0) {
-    note = JoinMessages(note, absl::StrCat("note: ", options.frame.policy,
-                                           " measures prices in the daemon; give --expert-bytes, "
-                                           "--token-ns and --link-gbps to price moves"));
-  }
-  if (const int64_t idle = result.summary.windows_without_tokens; idle > 0) {
-    note = JoinMessages(
-        note, absl::StrCat("note: ", idle, " of ", Counted(std::ssize(result.rows), "window"),
-                           " have no tokens and are in no mean"));
-  }
-  if (result.rows.size() == 1) {
-    absl::StrAppend(&note, note.empty() ? "note: " : "; ", options.trace,
-                    " has 1 window, which runs the starting layout: nothing was decided");
-  }
-  return note;
+std::string Notes(const ReplayCommandOptions& options, const Replayed& replayed) {
+  const int64_t idle = replayed.result.summary.windows_without_tokens;
+  const auto windows = std::ssize(replayed.result.rows);
+  return JoinMessages(
+      {replayed.note, LinksNote(options.costs), EqualSharesNote(options.frame, options.split),
+       HistoryNote(options),
+       TraitsOf(options.frame.policy).chooses && options.costs.expert_bytes == 0
+           ? absl::StrCat("note: ", options.frame.policy,
+                          " measures prices in the daemon; give --expert-bytes, --token-ns and "
+                          "--link-gbps to price moves")
+           : "",
+       idle > 0 ? absl::StrCat("note: ", idle, " of ", Counted(windows, "window"),
+                               " have no tokens and are in no mean")
+                : "",
+       windows == 1 ? absl::StrCat("note: ", options.trace,
+                                   " has 1 window, which runs the starting layout: nothing was "
+                                   "decided")
+                    : ""});
 }
 
 }  // namespace
 
 Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<Replayed> replayed = ReplayFile(options);
-  if (!replayed.ok()) return UsageFailure(replayed.status());
-  if (!options.html.empty()) {
-    const absl::Status written = WriteFileAtomically(options.html, replayed->page);
-    if (!written.ok()) return Failure(kError, written);
-  }
+  EPLB_ASSIGN_OR_RETURN(const Replayed replayed, AsUsage(ReplayFile(options)));
+  EPLB_RETURN_IF_ERROR(WriteOutput(options.html, replayed.page));
   return {kOk,
           options.format == Format::kJson
-              ? ReplayToJson(options, replayed->result)
-              : ReplayToTable(options, replayed->topology, replayed->result, terminal),
-          JoinMessages(replayed->note, Notes(options, replayed->result))};
+              ? ReplayToJson(options, replayed.result)
+              : ReplayToTable(options, replayed.topology, replayed.result, terminal),
+          Notes(options, replayed)};
 }
 
 void AddReplay(const Flags& root) {

@@ -4,7 +4,6 @@
 #include <utility>
 #include <vector>
 
-#include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -98,15 +97,11 @@ std::string Chart(const ReplayResult& result, const Terminal& terminal) {
     const std::vector<double> values =
         Thinned(result.rows, field, static_cast<size_t>(std::max(width, 1)));
     const std::vector<std::string> lines = ColumnChart(values, 1, kStripHeight, width, terminal);
-    bool begun = false;
     for (size_t i = 0; i < lines.size(); ++i) {
-      const std::string line(absl::StripTrailingAsciiWhitespace(lines[i]));
-      const bool last = i + 1 == lines.size();
-      begun = begun || last || !line.empty();
-      if (!begun) continue;  // lines above the highest column
       const Colour colour = field == &ReplayRow::balancedness ? Colour::kGreen : Colour::kYellow;
-      absl::StrAppend(&text, absl::StrFormat("%-*s", kReplayLabel, last ? name : ""),
-                      Paint(terminal, colour, line), "\n");
+      absl::StrAppend(&text,
+                      absl::StrFormat("%-*s", kReplayLabel, i + 1 == lines.size() ? name : ""),
+                      Paint(terminal, colour, lines[i]), "\n");
     }
   }
   return text;

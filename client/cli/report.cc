@@ -1,5 +1,5 @@
-#include "client/cli/report.h"
-
+// `eplbctl report`: checks and sums up what a run of the demonstration trainer left in its log
+// directory.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -8,11 +8,11 @@
 #include "absl/strings/str_format.h"
 
 #include "base/errors.h"
-#include "base/files.h"
 #include "base/json_or_null.h"
 #include "base/status_macros.h"
+#include "client/cli/commands.h"
 #include "client/cli/flags.h"
-#include "client/cli/html_report.h"
+#include "client/cli/page_documents.h"
 #include "client/cli/report_forms.h"
 #include "client/cli/run_review.h"
 #include "client/cli/text.h"
@@ -180,20 +180,14 @@ Output TraceOf(const ReportOptions& options) {
         "-o trace prints the ranks' logs alone: --events, --out, --html, --min-rebalances "
         "and --min-gain need another -o");
   }
-  const absl::StatusOr<std::vector<RankTimeline>> timelines = ReadTimelines(options.directory);
-  if (!timelines.ok()) return UsageFailure(timelines.status());
+  EPLB_ASSIGN_OR_RETURN(const std::vector<RankTimeline> timelines,
+                        AsUsage(ReadTimelines(options.directory)));
   const bool any = std::ranges::any_of(
-      *timelines, [](const auto& timeline) { return !timeline.boundaries.empty(); });
-  return {kOk, RunTrace(options.directory, *timelines),
+      timelines, [](const auto& timeline) { return !timeline.boundaries.empty(); });
+  return {kOk, RunTrace(options.directory, timelines),
           any ? ""
               : absl::StrCat(options.directory,
                              ": no rank logged a boundary at which it was PREPARED")};
-}
-
-absl::StatusOr<std::string> PageOf(const RunDirectory& run, const RunReview& review,
-                                   const std::string& directory) {
-  EPLB_ASSIGN_OR_RETURN(const Json documents, RunPage(run, review, directory));
-  return HtmlReport(documents);
 }
 
 }  // namespace
@@ -204,29 +198,22 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
     return InvalidInput("--min-gain is ", *options.min_gain, ", expected 0..1");
   }
   if (options.format == Format::kTrace) return TraceOf(options);
-  absl::StatusOr<RunDirectory> run = ReadRunDirectory(options.directory);
-  if (!run.ok()) return UsageFailure(run.status());
+  EPLB_ASSIGN_OR_RETURN(RunDirectory run, AsUsage(ReadRunDirectory(options.directory)));
   if (!options.events.empty()) {
-    absl::StatusOr<LoggedEvents> events = ReadEventsFile(options.events);
-    if (!events.ok()) return UsageFailure(events.status());
-    run->events = *std::move(events);
+    EPLB_ASSIGN_OR_RETURN(run.events, AsUsage(ReadEventsFile(options.events)));
   }
-  absl::StatusOr<RunReview> review = ReviewRun(*run, options.window_steps);
-  if (!review.ok()) return UsageFailure(review.status());
-  CheckLeastFigures(options, *review);
-  const std::string json = ToJson(*run, *review);
-  const absl::StatusOr<std::string> page =
-      options.html.empty() ? std::string() : PageOf(*run, *review, options.directory);
-  if (!page.ok()) return UsageFailure(page.status());
-  const std::pair<std::string, std::string> files[] = {{options.out, json}, {options.html, *page}};
-  for (const auto& [path, content] : files) {
-    if (path.empty()) continue;
-    if (const absl::Status written = WriteFileAtomically(path, content); !written.ok()) {
-      return Failure(kError, written);
-    }
+  EPLB_ASSIGN_OR_RETURN(RunReview review, AsUsage(ReviewRun(run, options.window_steps)));
+  CheckLeastFigures(options, review);
+  const std::string json = ToJson(run, review);
+  std::string page;
+  if (!options.html.empty()) {
+    EPLB_ASSIGN_OR_RETURN(const Json documents, AsUsage(RunPage(run, review, options.directory)));
+    EPLB_ASSIGN_OR_RETURN(page, HtmlReport(documents));
   }
-  return {review->problems.empty() ? kOk : kConditionNotMet,
-          options.format == Format::kJson ? json : ReportText(*run, *review, terminal), ""};
+  EPLB_RETURN_IF_ERROR(WriteOutput(options.out, json));
+  EPLB_RETURN_IF_ERROR(WriteOutput(options.html, page));
+  return {review.problems.empty() ? kOk : kConditionNotMet,
+          options.format == Format::kJson ? json : ReportText(run, review, terminal), ""};
 }
 
 void AddReport(const Flags& root) {

@@ -67,6 +67,9 @@ class RunPageMaker {
   }
 
  private:
+  std::vector<LoggedPlacement>::const_iterator Placed(int64_t version) const {
+    return std::ranges::find(run_.placements, version, &LoggedPlacement::version);
+  }
   int64_t NumWindows() const { return (std::ssize(steps_) + window_steps_ - 1) / window_steps_; }
 
   absl::Status AddWindow(int64_t index) {
@@ -108,9 +111,7 @@ class RunPageMaker {
     documents_.AddWindow(window, keeps);
     if (!keeps) return absl::OkStatus();
     documents_.AddLoads(window, {load, on_gpus, still.gpu_loads});
-    const auto newest = std::ranges::find_if(run_.placements, [&](const LoggedPlacement& one) {
-      return one.version == window.versions.back();
-    });
+    const auto newest = Placed(window.versions.back());
     documents_.AddPlacement(newest->version, newest->placement);
     return absl::OkStatus();
   }
@@ -135,13 +136,8 @@ class RunPageMaker {
       plan["plan"] = numbered ? decision.decision : static_cast<int64_t>(i + 1);
       plan["num_chunks"] = chunks[i].size();
       plan["chunks_committed"] = chunks[i].size();
-      const auto placed = [this](int64_t version) {
-        return std::ranges::find_if(run_.placements, [version](const LoggedPlacement& one) {
-          return one.version == version;
-        });
-      };
-      const auto first = placed(chunks[i].front().version);
-      const auto last = placed(chunks[i].back().version);
+      const auto first = Placed(chunks[i].front().version);
+      const auto last = Placed(chunks[i].back().version);
       if (first == run_.placements.begin() || first == run_.placements.end() ||
           last == run_.placements.end()) {
         return InvalidInput("run.json switched to version ", chunks[i].front().version,

@@ -165,8 +165,7 @@ RunTime TimeOf(const RunReport& report, const RunSeries& run) {
     if (time.modelled && step.work_seconds > expected) ++time.steps_over_model;
   }
   for (const SwitchRecord& change : report.switches) {
-    const auto step = std::ranges::find_if(
-        report.steps, [&](const StepRecord& one) { return one.step == change.step; });
+    const auto step = std::ranges::find(report.steps, change.step, &StepRecord::step);
     if (step != report.steps.end()) time.switch_seconds += step->boundary_seconds;
     time.longest_pause_seconds = std::max(time.longest_pause_seconds, change.pause_seconds);
   }
@@ -241,8 +240,7 @@ void CompareFigures(const RunReport& report, const RunFigures& figures, RunRevie
 }
 
 absl::StatusOr<const Placement*> PlacementOf(const RunDirectory& run, int64_t version) {
-  const auto found = std::ranges::find_if(
-      run.placements, [version](const LoggedPlacement& one) { return one.version == version; });
+  const auto found = std::ranges::find(run.placements, version, &LoggedPlacement::version);
   if (found != run.placements.end()) return &found->placement;
   return InvalidInput("run.json switched to version ", version,
                       ", placements.jsonl has none of it");

@@ -8,11 +8,38 @@
 
 #include "absl/status/statusor.h"
 
-#include "client/cli/operator_review.h"
 #include "client/run_log/run_directory.h"
 #include "placement/evaluate.h"
 
 namespace eplb::cli {
+
+// An operator's change to a job during a recorded run.
+struct OperatorAction {
+  int64_t step = -1;  // the newest that had begun; -1: before the first
+  std::string name;   // pause, resume, rollback, rebalance, set_policy
+  std::string actor;
+  std::string reason;  // one sentence
+  std::string before;  // state before a change
+  std::string after;
+};
+
+// Steps in which no decision of the daemon could take effect.
+struct HeldBack {
+  int64_t first_step = 0;
+  int64_t last_step = 0;
+  std::string why;  // "paused", "observed only"
+};
+
+struct OperatorReview {
+  std::vector<OperatorAction> actions;  // in order
+  std::vector<HeldBack> held_back;      // rising, none touches the next
+  std::vector<bool> decided;            // [steps]: false in those held back
+};
+
+// Without events, there is no action and every step is decided. The daemon's clock places an event
+// between two steps of rank 0's clock. Refused changes and changes before the run began or after it
+// ended are left out; a pause or mode that was active when the run began counts.
+OperatorReview ReviewOperators(const RunReport& report, const std::optional<LoggedEvents>& events);
 
 // The run under one way to place its experts. Only the run's own row is measured; the others are
 // what its loads and its steps give under their placements.

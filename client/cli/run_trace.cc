@@ -46,11 +46,11 @@ int64_t DrawRounds(const BoundaryTimes& times, int64_t process, TraceFile& trace
     }
     if (free == busy_until.end()) busy_until.push_back(0);
     busy_until[static_cast<size_t>(lane)] = round->unix_micros + round->micros;
-    trace.AddSpan({.track = {.process = process, .index = kFirstRoundTrack + lane},
-                   .name = absl::StrCat("round ", round->round),
-                   .unix_micros = round->unix_micros,
-                   .micros = round->micros,
-                   .args = ArgsOf(*round)});
+    trace.Add({.track = {.process = process, .index = kFirstRoundTrack + lane},
+               .name = absl::StrCat("round ", round->round),
+               .unix_micros = round->unix_micros,
+               .micros = round->micros,
+               .args = ArgsOf(*round)});
   }
   return left_out;
 }
@@ -64,23 +64,23 @@ void DrawBoundary(const TimedBoundary& boundary, int64_t process, TraceFile& tra
     sent += round.sent_bytes;
     received += round.received_bytes;
   }
-  trace.AddSpan({.track = track,
-                 .name = absl::StrCat("boundary, version ", times.version, " ", times.outcome),
-                 .unix_micros = times.whole.unix_micros,
-                 .micros = times.whole.micros,
-                 .args = {{"step", times.step},
-                          {"version", times.version},
-                          {"outcome", times.outcome},
-                          {"transport", times.transport},
-                          {"sent_bytes", sent},
-                          {"received_bytes", received},
-                          {"run_id", boundary.run_id}}});
+  trace.Add({.track = track,
+             .name = absl::StrCat("boundary, version ", times.version, " ", times.outcome),
+             .unix_micros = times.whole.unix_micros,
+             .micros = times.whole.micros,
+             .args = {{"step", times.step},
+                      {"version", times.version},
+                      {"outcome", times.outcome},
+                      {"transport", times.transport},
+                      {"sent_bytes", sent},
+                      {"received_bytes", received},
+                      {"run_id", boundary.run_id}}});
   for (const BoundarySpan& span : times.spans) {
-    trace.AddSpan({.track = track,
-                   .name = span.name,
-                   .unix_micros = span.unix_micros,
-                   .micros = span.micros,
-                   .args = {{"step", times.step}, {"version", times.version}}});
+    trace.Add({.track = track,
+               .name = span.name,
+               .unix_micros = span.unix_micros,
+               .micros = span.micros,
+               .args = {{"step", times.step}, {"version", times.version}}});
   }
 }
 
@@ -96,10 +96,10 @@ std::string RunTrace(const std::string& directory, std::span<const RankTimeline>
     trace.NameTrack({.process = process, .index = kBoundaryTrack}, "boundaries");
     trace.NameTrack({.process = process, .index = kFirstRoundTrack}, "rounds of rows");
     for (const TimedPrepared& prepared : timeline.prepared) {
-      trace.AddInstant({.track = {.process = process, .index = kPreparedTrack},
-                        .name = absl::StrCat("PREPARED for version ", prepared.version),
-                        .unix_micros = prepared.unix_micros,
-                        .args = {{"version", prepared.version}, {"run_id", prepared.run_id}}});
+      trace.Add({.track = {.process = process, .index = kPreparedTrack},
+                 .name = absl::StrCat("PREPARED for version ", prepared.version),
+                 .unix_micros = prepared.unix_micros,
+                 .args = {{"version", prepared.version}, {"run_id", prepared.run_id}}});
     }
     for (const TimedBoundary& boundary : timeline.boundaries) {
       DrawBoundary(boundary, process, trace);

@@ -220,10 +220,9 @@ SplitMode SplitModeOf(const std::string& split) {
 }
 
 absl::Status CheckSplit(const std::string& split, const std::string& path,
-                        std::span<const LoadWindow> windows, const WindowRule& rule) {
+                        std::span<const LoadWindow> windows) {
   if (SplitModeOf(split) != SplitMode::kBatch) return absl::OkStatus();
-  const absl::Status fit = CheckBatches(windows, kMaxSplitTokens, rule);
-  return fit.ok() ? fit : InFile(path, fit);
+  return InFile(path, CheckBatches(windows, kMaxSplitTokens));
 }
 
 std::string NoHistoryNote(const ShapeOptions& options, const std::string& asked,

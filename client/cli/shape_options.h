@@ -69,7 +69,7 @@ SplitMode SplitModeOf(const std::string& split);
 // With --split batch, checks that each batch of the file's load can be split exactly.
 // errors: as CheckBatches, naming the file.
 absl::Status CheckSplit(const std::string& split, const std::string& path,
-                        std::span<const LoadWindow> windows, const WindowRule& rule = {});
+                        std::span<const LoadWindow> windows);
 
 // For stderr: the policy that answers in place of --policy; empty if that one does.
 // asked: the command without a history, "one plan". from_previous: there is a placement to start

@@ -156,9 +156,9 @@ std::string ScoredOnSentence(const HeldOut& held_out) {
 struct Sweep {
   Topology smallest;
   std::vector<SweepRow> rows;
-  std::string note;            // said of the load's file
-  std::string scored_on;       // for JSON
-  std::string scored_on_text;  // a sentence
+  std::string note;       // said of the load's file
+  std::string scored_on;  // a sentence
+  bool out_of_sample = false;
   int64_t planned_windows = 0;
   int64_t scored_windows = 0;
 };
@@ -178,16 +178,16 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
                     .costs = costs};
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
                         MakeTopology(options.frame, basis.load, slots.front()));
-  Progress progress("slot count", std::ssize(slots));
+  Waiting waiting("slot count", std::ssize(slots));
   Sweep sweep{.smallest = smallest,
               .rows = {},
               .note = NotesOn(options.load, file),
-              .scored_on = ScoredOn(basis.held_out),
-              .scored_on_text = ScoredOnSentence(basis.held_out),
+              .scored_on = ScoredOnSentence(basis.held_out),
+              .out_of_sample = basis.held_out.out_of_sample,
               .planned_windows = std::ssize(basis.held_out.planned),
               .scored_windows = std::ssize(basis.held_out.scored)};
   for (const int32_t count : slots) {
-    progress.Reached(std::ssize(sweep.rows));
+    waiting.Reached(std::ssize(sweep.rows));
     EPLB_ASSIGN_OR_RETURN(SweepRow row, MakeRow(options, *policy, basis, count));
     sweep.rows.push_back(row);
   }
@@ -201,7 +201,7 @@ std::optional<double> StepSeconds(const SweepRow& row) {
 
 std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
   Json json = {{"split", options.split},
-               {"scored_on", sweep.scored_on},
+               {"scored_on", sweep.out_of_sample ? "later_windows" : "planned_load"},
                {"planned_windows", sweep.planned_windows},
                {"scored_windows", sweep.scored_windows},
                {"rows", Json::array()}};
@@ -223,23 +223,17 @@ std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
 
 // For stderr: what makes the rows mean less, or something else, than the flags ask for.
 std::string Notes(const SweepOptions& options, const Sweep& sweep) {
-  std::string notes = LinksNote(options.costs);
-  if (!sweep.rows.front().balancedness_mean) {
-    notes = JoinMessages(notes, "note: what is scored has no tokens, so that there are no figures");
-  }
-  notes = JoinMessages(notes, NoHistoryNote(options.frame, "a sweep", /*from_previous=*/false));
-  notes = JoinMessages(notes, EqualSharesNote(options.frame, options.split));
-  if (!options.frame.max_moves_per_gpu.has_value()) return notes;
   return JoinMessages(
-      notes, "note: --max-moves-per-gpu has no effect, there is no placement to move from");
+      {sweep.note, LinksNote(options.costs),
+       sweep.rows.front().balancedness_mean
+           ? ""
+           : "note: what is scored has no tokens, so that there are no figures",
+       NoHistoryNote(options.frame, "a sweep", /*from_previous=*/false),
+       EqualSharesNote(options.frame, options.split),
+       options.frame.max_moves_per_gpu
+           ? "note: --max-moves-per-gpu has no effect, there is no placement to move from"
+           : ""});
 }
-
-// The table form of a sweep.
-
-constexpr int kMaxBar = 40;   // columns
-constexpr int kFigures = 54;  // columns of the figures
-constexpr int kPriced = 82;   // columns of the figures, with prices
-constexpr int kLeastBar = 10;
 
 // For people; no line is wider than the terminal.
 std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
@@ -249,13 +243,11 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
   std::string text =
       absl::StrCat(Heading(absl::StrCat("Sweep by ", options.frame.policy), terminal),
                    Paragraph(absl::StrCat(ShapeText(sweep.smallest), ", and more slots"), terminal),
-                   Paragraph(sweep.scored_on_text, terminal), "\n");
+                   Paragraph(sweep.scored_on, terminal), "\n");
   Table table({">slots", ">extra/GPU", ">balancedness", ">worst layer", ">gap"});
   if (priced) {
     for (const char* column : {">tokens", ">replicas", ">step"}) table.AddColumn(column);
   }
-  const int bar = std::min(kMaxBar, terminal.width - (priced ? kPriced : kFigures));
-  if (bar >= kLeastBar) table.AddColumn("");
   for (const SweepRow& row : rows) {
     std::vector<std::string> cells = {
         absl::StrCat(row.slots), absl::StrFormat("%.4g", row.extra_slots_per_gpu),
@@ -268,7 +260,6 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
         cells.push_back(OrDash(seconds.has_value(), SecondsText(seconds.value_or(0))));
       }
     }
-    if (bar >= kLeastBar) cells.push_back(Bar(row.balancedness_mean.value_or(0), 1, bar, terminal));
     table.rows.push_back(std::move(cells));
   }
   text += FormatTable(table, terminal);
@@ -288,12 +279,11 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
 
 // Exit 2 for bad flags, files and shapes.
 Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
-  const absl::StatusOr<Sweep> sweep = ComputeRows(options);
-  if (!sweep.ok()) return UsageFailure(sweep.status());
+  EPLB_ASSIGN_OR_RETURN(const Sweep sweep, AsUsage(ComputeRows(options)));
   return {kOk,
-          options.format == Format::kJson ? SweepToJson(options, *sweep)
-                                          : SweepToTable(options, *sweep, terminal),
-          JoinMessages(sweep->note, Notes(options, *sweep))};
+          options.format == Format::kJson ? SweepToJson(options, sweep)
+                                          : SweepToTable(options, sweep, terminal),
+          Notes(options, sweep)};
 }
 
 }  // namespace

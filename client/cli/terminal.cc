@@ -6,12 +6,16 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/match.h"
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/time/clock.h"
 
+#include "base/files.h"
 #include "client/cli/text.h"
 
 namespace eplb::cli {
@@ -21,8 +25,8 @@ namespace {
 constexpr int kMinWidth = 60;
 constexpr int kMaxWidth = 200;
 
-constexpr auto kQuiet = std::chrono::seconds(2);
-constexpr auto kBetween = std::chrono::milliseconds(200);
+constexpr absl::Duration kQuiet = absl::Seconds(2);
+constexpr absl::Duration kBetween = absl::Milliseconds(200);
 constexpr char kClearLine[] = "\r\x1b[K";
 
 const char* Environment(const char* name) {
@@ -109,46 +113,33 @@ int DisplayWidth(std::string_view text) {
 Output::Output(const absl::Status& error)
     : exit_code(ExitCodeOf(error)), message(error.message()) {}
 
-Output Failure(int exit_code, const absl::Status& status) {
-  return {exit_code, "", std::string(status.message())};
+absl::Status AsUsage(const absl::Status& status) {
+  return absl::IsInternal(status) ? status : absl::InvalidArgumentError(status.message());
 }
 
-Output UsageFailure(const absl::Status& status) {
-  return Failure(status.code() == absl::StatusCode::kInternal ? kError : kUsage, status);
+absl::Status WriteOutput(const std::string& path, const std::string& content) {
+  if (path.empty()) return absl::OkStatus();
+  const absl::Status written = WriteFileAtomically(path, content);
+  return written.ok() ? written : absl::InternalError(written.message());
 }
 
-std::string JoinMessages(const std::string& first, const std::string& second) {
-  if (first.empty() || second.empty()) return first + second;
-  return first + "; " + second;
+std::string JoinMessages(const std::vector<std::string>& messages) {
+  std::vector<std::string> said;
+  std::ranges::copy_if(messages, std::back_inserter(said),
+                       [](const std::string& one) { return !one.empty(); });
+  return absl::StrJoin(said, "; ");
 }
 
-Progress::Progress(std::string what, int64_t total)
-    : what_(std::move(what)),
-      total_(total),
-      shown_(isatty(STDERR_FILENO) != 0),
-      next_(Clock::now() + kQuiet) {}
-
-Progress::~Progress() {
-  if (written_) (void)std::fputs(kClearLine, stderr);
-}
-
-void Progress::Reached(int64_t done) {
-  if (!shown_ || Clock::now() < next_) return;
-  next_ = Clock::now() + kBetween;
-  written_ = true;
-  (void)std::fprintf(stderr, "%seplbctl: %s %s of %s", kClearLine, what_.c_str(),
-                     Grouped(done).c_str(), Grouped(total_).c_str());
-}
-
-Waiting::Waiting(std::string what) {
+Waiting::Waiting(std::string what, int64_t total) {
   if (isatty(STDERR_FILENO) == 0) return;
-  thread_ = std::thread([this, what = std::move(what), start = std::chrono::steady_clock::now()] {
-    if (done_.WaitForNotificationWithTimeout(absl::FromChrono(kQuiet))) return;
+  thread_ = std::thread([this, what = std::move(what), total, start = absl::Now()] {
+    if (done_.WaitForNotificationWithTimeout(kQuiet)) return;
     do {
-      const std::chrono::duration<double> passed = std::chrono::steady_clock::now() - start;
-      (void)std::fprintf(stderr, "%seplbctl: %s, %s", kClearLine, what.c_str(),
-                         Seconds(passed.count()).c_str());
-    } while (!done_.WaitForNotificationWithTimeout(absl::FromChrono(kBetween)));
+      const std::string state =
+          total == 0 ? absl::StrCat(", ", Seconds(absl::ToDoubleSeconds(absl::Now() - start)))
+                     : absl::StrCat(" ", Grouped(reached_.load()), " of ", Grouped(total));
+      (void)std::fprintf(stderr, "%seplbctl: %s%s", kClearLine, what.c_str(), state.c_str());
+    } while (!done_.WaitForNotificationWithTimeout(kBetween));
     (void)std::fputs(kClearLine, stderr);
   });
 }

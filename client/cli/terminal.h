@@ -1,15 +1,17 @@
 // The terminal, what a command gives back to it, and how far a long command is.
 #pragma once
 
-#include <chrono>
+#include <atomic>
 #include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/synchronization/notification.h"
 #include "absl/time/time.h"
 
@@ -68,47 +70,34 @@ struct Output {
 
 enum class Format { kTable, kJson, kTrace };
 
-// Nothing on stdout, one line on stderr.
-Output Failure(int exit_code, const absl::Status& status);
-// The failure of an error about files or flags: exit 1 for Internal, a bug of eplbctl; otherwise 2.
-Output UsageFailure(const absl::Status& status);
+// An error about files or flags, whose exit code is 2; 1 for Internal, a bug of eplbctl.
+absl::Status AsUsage(const absl::Status& status);
+template <class Value>
+absl::StatusOr<Value> AsUsage(absl::StatusOr<Value> value) {
+  if (value.ok()) return value;
+  return AsUsage(value.status());
+}
 
-// Joins two messages, either of which may be empty.
-std::string JoinMessages(const std::string& first, const std::string& second);
+// Writes a file unless `path` is empty. The exit code of an error is 1.
+absl::Status WriteOutput(const std::string& path, const std::string& content);
 
-// The progress of a long command: one line on stderr that is overwritten, only on a terminal and
-// only after two seconds; the destructor removes it.
-class Progress {
- public:
-  // "window 120 of 240".
-  Progress(std::string what, int64_t total);
-  ~Progress();
-  Progress(const Progress&) = delete;
-  Progress& operator=(const Progress&) = delete;
+// Joins messages, each of which may be empty.
+std::string JoinMessages(const std::vector<std::string>& messages);
 
-  void Reached(int64_t done);
-
- private:
-  using Clock = std::chrono::steady_clock;
-
-  const std::string what_;
-  const int64_t total_;
-  const bool shown_;
-  Clock::time_point next_;
-  bool written_ = false;
-};
-
-// A line with the seconds since the work began, for work whose progress is not known. threads: owns
-// one, which only writes the line.
+// Tells what a long command does, in one line on stderr that is overwritten, only on a terminal and
+// only after two seconds. The destructor removes it. threads: owns one, which only writes the line.
 class Waiting {
  public:
-  // "planning".
-  explicit Waiting(std::string what);
+  // "planning", or of a `total` of parts, "window".
+  explicit Waiting(std::string what, int64_t total = 0);
   ~Waiting();
   Waiting(const Waiting&) = delete;
   Waiting& operator=(const Waiting&) = delete;
 
+  void Reached(int64_t done) { reached_ = done; }
+
  private:
+  std::atomic<int64_t> reached_ = 0;
   absl::Notification done_;
   std::thread thread_;
 };

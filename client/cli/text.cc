@@ -39,19 +39,6 @@ std::vector<int> WidthsOf(const Table& table) {
   return widths;
 }
 
-// The number of columns when there is none of this heading.
-size_t FindColumn(const Table& table, std::string_view heading) {
-  const auto at = std::ranges::find(table.heading, heading);
-  return static_cast<size_t>(at - table.heading.begin());
-}
-
-void Drop(Table& table, size_t column) {
-  const auto at = static_cast<std::ptrdiff_t>(column);
-  table.heading.erase(table.heading.begin() + at);
-  table.right.erase(table.right.begin() + at);
-  for (auto& row : table.rows) row.erase(row.begin() + at);
-}
-
 }  // namespace
 
 std::string GroupDigits(std::string digits) {
@@ -156,8 +143,23 @@ void Table::AddColumn(std::string column) {
   heading.push_back(right.back() ? column.substr(1) : std::move(column));
 }
 
-std::string FormatTable(const Table& table, const Terminal& terminal) {
-  const std::vector<int> widths = WidthsOf(table);
+void Drop(Table& table, std::string_view heading) {
+  const auto at = std::ranges::find(table.heading, heading) - table.heading.begin();
+  if (at == std::ssize(table.heading)) return;
+  table.heading.erase(table.heading.begin() + at);
+  table.right.erase(table.right.begin() + at);
+  for (auto& row : table.rows) row.erase(row.begin() + at);
+}
+
+std::string FormatTable(Table table, const Terminal& terminal,
+                        std::initializer_list<std::string_view> drop) {
+  std::vector<int> widths = WidthsOf(table);
+  for (const std::string_view heading : drop) {
+    const int spaces = 2 * (static_cast<int>(widths.size()) - 1);
+    if (std::accumulate(widths.begin(), widths.end(), spaces) <= terminal.width) break;
+    Drop(table, heading);
+    widths = WidthsOf(table);
+  }
   const auto line = [&](const std::vector<std::string>& row, Colour colour) {
     std::string text;
     for (size_t i = 0; i < row.size(); ++i) {
@@ -170,28 +172,6 @@ std::string FormatTable(const Table& table, const Terminal& terminal) {
   std::string text = line(table.heading, Colour::kDim);
   for (const auto& row : table.rows) text += line(row, Colour::kNone);
   return text;
-}
-
-void DropEmpty(Table& table, std::initializer_list<std::string_view> headings) {
-  for (const std::string_view heading : headings) {
-    const size_t column = FindColumn(table, heading);
-    const bool empty =
-        column < table.heading.size() &&
-        std::ranges::all_of(table.rows, [column](const std::vector<std::string>& row) {
-          return row[column] == "-";
-        });
-    if (empty) Drop(table, column);
-  }
-}
-
-void DropToFit(Table& table, std::initializer_list<std::string_view> headings, int width) {
-  for (const std::string_view heading : headings) {
-    const std::vector<int> widths = WidthsOf(table);
-    const int spaces = 2 * (static_cast<int>(widths.size()) - 1);
-    if (std::accumulate(widths.begin(), widths.end(), spaces) <= width) return;
-    const size_t column = FindColumn(table, heading);
-    if (column < table.heading.size()) Drop(table, column);
-  }
 }
 
 std::string Bar(double value, double full, int width, const Terminal& terminal) {
@@ -210,8 +190,6 @@ std::vector<std::string> ColumnChart(std::span<const double> values, double full
     columns.push_back(*std::max_element(values.begin() + static_cast<ptrdiff_t>(i),
                                         values.begin() + static_cast<ptrdiff_t>(end)));
   }
-  const int repeat =
-      std::clamp(width / static_cast<int>(std::max<size_t>(columns.size(), 1)), 1, 3);
   std::vector<std::string> lines;
   for (int row = height - 1; row >= 0; --row) {
     std::string line;
@@ -219,11 +197,10 @@ std::vector<std::string> ColumnChart(std::span<const double> values, double full
       const int eighths = std::clamp(Eighths(value, full, height) - 8 * row, 0, 8);
       const char* ascii = eighths >= 4 ? "#" : (eighths > 0 ? "." : " ");
       const char* block = eighths == 8 ? kFull : kUp[eighths];
-      // Wide columns keep a gap, so that GPUs can be told apart.
-      line += Repeated(terminal.unicode ? block : ascii, std::max(1, repeat - 1));
-      if (repeat > 1) line += ' ';
+      line += terminal.unicode ? block : ascii;
     }
-    lines.push_back(std::move(line));
+    absl::StripTrailingAsciiWhitespace(&line);
+    if (row == 0 || !lines.empty() || !line.empty()) lines.push_back(std::move(line));
   }
   return lines;
 }

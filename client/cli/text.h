@@ -58,19 +58,17 @@ struct Table {
   std::vector<bool> right;
   std::vector<std::vector<std::string>> rows;
 };
-std::string FormatTable(const Table& table, const Terminal& terminal);
+void Drop(Table& table, std::string_view heading);
 
-// Removes each of these columns whose cells all are "-".
-void DropEmpty(Table& table, std::initializer_list<std::string_view> headings);
-// Removes these columns, one after the other, until a line has at most `width` columns.
-void DropToFit(Table& table, std::initializer_list<std::string_view> headings, int width);
+// drop: headings of columns that are removed, one after the other, until lines fit the terminal.
+std::string FormatTable(Table table, const Terminal& terminal,
+                        std::initializer_list<std::string_view> drop = {});
 
 // A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.
 std::string Bar(double value, double full, int width, const Terminal& terminal);
 
-// A chart `height` lines tall with one column per value, each up to 3 characters wide; with more
-// values than `width`, a column is the largest of its neighbours. `full` is the value of a whole
-// column.
+// A chart at most `height` lines tall with one column per value; with more values than `width`, a
+// column is the largest of its neighbours. `full` is the value of a whole column.
 std::vector<std::string> ColumnChart(std::span<const double> values, double full, int height,
                                      int width, const Terminal& terminal);
 

@@ -1,11 +1,10 @@
-#include "client/cli/top.h"
-
+// `eplbctl top`: a job on one screen, which is drawn again and again.
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
 #include "base/status_macros.h"
-#include "client/cli/explain.h"
-#include "client/cli/explain_text.h"
+#include "client/cli/commands.h"
+#include "client/cli/explanation.h"
 #include "client/cli/flags.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
@@ -26,8 +25,12 @@ std::vector<double> SumOverLayers(const Evaluation& evaluation) {
 std::string GpusText(const Explanation& explanation, const Terminal& terminal) {
   const std::vector<double> before = SumOverLayers(*explanation.unmoved);
   const std::vector<double> after = SumOverLayers(*explanation.shown());
-  const std::string picture =
-      DrawJobLoads(explanation, {"static", before, explanation.shown_name(), after}, terminal);
+  const std::string picture = DrawJobLoads(explanation,
+                                           {.before_name = "static",
+                                            .after_name = explanation.shown_name(),
+                                            .before = before,
+                                            .after = after},
+                                           terminal);
   if (picture.empty()) return "";
   const std::string heading =
       absl::StrFormat("GPU loads, all layers, steps %d..%d", explanation.load->window.first_step,

@@ -27,6 +27,19 @@ TraceJson NameEvent(const char* what, int64_t process, int64_t thread, TraceJson
       {"ph", "M"}, {"name", what}, {"pid", process}, {"tid", thread}, {"args", std::move(args)}};
 }
 
+TraceJson EventJson(const TraceSpan& span) {
+  TraceJson json = {{"ph", span.micros ? "X" : "i"}};
+  if (!span.micros) json["s"] = "t";
+  json.update({{"cat", "eplb"},
+               {"name", span.name},
+               {"pid", span.track.process},
+               {"tid", ThreadOf(span.track)},
+               {"ts", span.unix_micros}});
+  if (span.micros) json["dur"] = *span.micros;
+  json["args"] = span.args;
+  return json;
+}
+
 }  // namespace
 
 void TraceFile::NameProcess(int64_t process, const std::string& name) {
@@ -42,37 +55,14 @@ void TraceFile::NameTrack(Track track, const std::string& name) {
       NameEvent("thread_sort_index", track.process, thread, {{"sort_index", track.index}}));
 }
 
-void TraceFile::AddSpan(TraceSpan span) {
-  events_.push_back({.unix_micros = span.unix_micros,
-                     .micros = span.micros,
-                     .json = {{"ph", "X"},
-                              {"cat", "eplb"},
-                              {"name", span.name},
-                              {"pid", span.track.process},
-                              {"tid", ThreadOf(span.track)},
-                              {"ts", span.unix_micros},
-                              {"dur", span.micros},
-                              {"args", std::move(span.args)}}});
-}
-
-void TraceFile::AddInstant(TraceSpan moment) {
-  events_.push_back({.unix_micros = moment.unix_micros,
-                     .json = {{"ph", "i"},
-                              {"s", "t"},
-                              {"cat", "eplb"},
-                              {"name", moment.name},
-                              {"pid", moment.track.process},
-                              {"tid", ThreadOf(moment.track)},
-                              {"ts", moment.unix_micros},
-                              {"args", std::move(moment.args)}}});
-}
+void TraceFile::Add(TraceSpan span) { events_.push_back(std::move(span)); }
 
 std::string TraceFile::ToJson(const TraceJson& metadata) const {
-  std::vector<const Event*> ordered;
-  for (const Event& event : events_) ordered.push_back(&event);
-  std::ranges::stable_sort(ordered, [](const Event* a, const Event* b) {
-    return a->unix_micros != b->unix_micros ? a->unix_micros < b->unix_micros
-                                            : a->micros > b->micros;
+  std::vector<const TraceSpan*> ordered;
+  for (const TraceSpan& event : events_) ordered.push_back(&event);
+  std::ranges::stable_sort(ordered, [](const TraceSpan* a, const TraceSpan* b) {
+    return std::pair(a->unix_micros, -a->micros.value_or(0)) <
+           std::pair(b->unix_micros, -b->micros.value_or(0));
   });
   std::string text = absl::StrCat(R"({"displayTimeUnit":"ms","baseTimeNanoseconds":0,"metadata":)",
                                   wire::DumpJson(metadata), R"(,"traceEvents":[)");
@@ -82,7 +72,7 @@ std::string TraceFile::ToJson(const TraceJson& metadata) const {
     separator = ",\n";
   };
   for (const TraceJson& name : names_) add(name);
-  for (const Event* event : ordered) add(event->json);
+  for (const TraceSpan* event : ordered) add(EventJson(*event));
   return text + "\n]}\n";
 }
 

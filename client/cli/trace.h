@@ -4,10 +4,17 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
+#include "client/cli/terminal.h"
+
 #include <nlohmann/json.hpp>
+
+namespace eplb::v1 {
+class Plan;
+}
 
 namespace eplb::cli {
 
@@ -26,7 +33,7 @@ struct TraceSpan {
   Track track;
   std::string name;
   int64_t unix_micros = 0;
-  int64_t micros = 0;  // >= 0
+  std::optional<int64_t> micros = {};  // >= 0; none for something that takes no time
   nlohmann::ordered_json args = nlohmann::ordered_json::object();
 };
 
@@ -35,9 +42,7 @@ class TraceFile {
   // Processes are shown in the order of their numbers.
   void NameProcess(int64_t process, const std::string& name);
   void NameTrack(Track track, const std::string& name);
-  void AddSpan(TraceSpan span);
-  // Something that takes no time.
-  void AddInstant(TraceSpan moment);
+  void Add(TraceSpan span);
 
   // {"displayTimeUnit":"ms","baseTimeNanoseconds":0,"metadata":{..},"traceEvents":[..]}, an event a
   // line: names first, then by time, a span before those in it. "ts" and "dur" are microseconds on
@@ -46,14 +51,19 @@ class TraceFile {
   std::string ToJson(const nlohmann::ordered_json& metadata) const;
 
  private:
-  struct Event {
-    int64_t unix_micros = 0;
-    int64_t micros = 0;
-    nlohmann::ordered_json json;
-  };
-
   std::vector<nlohmann::ordered_json> names_;
-  std::vector<Event> events_;
+  std::vector<TraceSpan> events_;
 };
+
+// ---- the times of one decision, as the daemon saw them
+
+// One process, the daemon: the window, the solver, each chunk with its ranks' PREPARED and their
+// vote and switch, and a track for each rank that is known by name, in the daemon's time. Only the
+// rank knows when its boundary was within "vote and switch". It shows only what is known to have
+// happened; "not_known" in its metadata lists what is missing. plan: an answer of GetPlan.
+std::string PlanTrace(const std::string& job, const v1::Plan& plan);
+
+// When each part began and how long it took.
+std::string TimesTable(const v1::Plan& plan, const Terminal& terminal);
 
 }  // namespace eplb::cli

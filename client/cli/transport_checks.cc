@@ -1,5 +1,4 @@
-#include "client/cli/transport_checks.h"
-
+// The checks of `eplbctl doctor` about the transport of expert rows.
 #include <algorithm>
 #include <cstdint>
 #include <map>
@@ -11,6 +10,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
+#include "client/cli/health_checks.h"
 #include "client/cli/job_text.h"
 #include "client/cli/text.h"
 

@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/strip.h"
 #include "absl/time/clock.h"
 
 #include "base/errors.h"
@@ -39,16 +40,6 @@ std::vector<std::string> States() {
 
 absl::Status Wrong(const std::string& text, const std::string& expected) {
   return InvalidInput("--for is \"", text, "\", expected ", expected);
-}
-
-// "version>=12" in two; false without the sign.
-bool Split(const std::string& text, const std::string& sign, std::string& name,
-           std::string& value) {
-  const size_t at = text.find(sign);
-  if (at == std::string::npos) return false;
-  name = text.substr(0, at);
-  value = text.substr(at + sign.size());
-  return true;
 }
 
 constexpr absl::Duration kLongestWait = absl::Hours(7 * 24);
@@ -101,68 +92,52 @@ Output TimedOut(const WaitOptions& options, const std::string& seen, const std::
 }  // namespace
 
 absl::StatusOr<WaitCondition> WaitCondition::Parse(const std::string& text) {
-  WaitCondition condition;
-  std::string name;
-  std::string value;
-  for (const auto& [word, kind] :
-       {std::pair("connected", Kind::kConnected), std::pair("finished", Kind::kFinished),
-        std::pair("ended", Kind::kEnded)}) {
-    condition.kind_ = kind;
-    if (text == word) return condition;
-  }
-  if (Split(text, ">=", name, value)) {
-    if (name == "balanced") {
-      condition.kind_ = Kind::kBalanced;
-      condition.ratio_ = ParseFraction(value).value_or(0);
-      if (condition.ratio_ > 0 && condition.ratio_ <= 1) return condition;
-      return Wrong(text, "a balancedness above 0, at most 1, e.g. balanced>=0.9 or balanced>=90%");
-    }
-    if (name != "version" && name != "step") return Wrong(text, kForms);
-    condition.kind_ = name == "version" ? Kind::kVersion : Kind::kStep;
-    if (absl::SimpleAtoi(value, &condition.number_)) return condition;
-    return Wrong(text, absl::StrCat("a whole number, e.g. ", name, ">=12"));
-  }
-  if (!Split(text, "=", name, value) || name != "state") return Wrong(text, kForms);
-  const std::vector<std::string> states = States();
-  const auto found = std::ranges::find(states, value);
-  if (found != states.end()) {
-    condition.kind_ = Kind::kState;
-    condition.state_ = static_cast<v1::JobState>(found - states.begin() + 1);
-    return condition;
-  }
-  return Wrong(text, absl::StrCat("one of the states ", absl::StrJoin(states, ", "),
-                                  Suggestion(value, states)));
-}
-
-bool WaitCondition::IsMet(const v1::JobStatus& job) const {
-  switch (kind_) {
-    case Kind::kConnected:
+  using Job = v1::JobStatus;
+  if (text == "connected") {
+    return WaitCondition{[](const Job& job) {
       return job.world_size() > 0 && job.connected_ranks() == job.world_size();
-    case Kind::kFinished:
-      return job.ending() == v1::RUN_ENDING_FINISHED;
-    case Kind::kEnded:
-      return HasEnded(job);
-    case Kind::kState:
-      return job.state() == state_;
-    case Kind::kVersion:
-      return job.version() >= number_;
-    case Kind::kStep:
-      return job.step() >= number_;
-    case Kind::kBalanced:
-      return job.has_balancedness() && job.balancedness() >= ratio_;
+    }};
   }
-  return false;
-}
-
-bool WaitCondition::IsOfEndedRun() const {
-  return kind_ == Kind::kFinished || kind_ == Kind::kEnded ||
-         (kind_ == Kind::kState &&
-          (state_ == v1::JOB_STATE_FINISHED || state_ == v1::JOB_STATE_FAILED));
+  if (text == "finished") {
+    return WaitCondition{[](const Job& job) { return job.ending() == v1::RUN_ENDING_FINISHED; },
+                         true};
+  }
+  if (text == "ended") return WaitCondition{&HasEnded, true};
+  absl::string_view value = text;
+  if (absl::ConsumePrefix(&value, "balanced>=")) {
+    const double least = ParseFraction({value.data(), value.size()}).value_or(0);
+    if (least > 0 && least <= 1) {
+      return WaitCondition{[least](const Job& job) {
+        return job.has_balancedness() && job.balancedness() >= least;
+      }};
+    }
+    return Wrong(text, "a balancedness above 0, at most 1, e.g. balanced>=0.9 or balanced>=90%");
+  }
+  for (const auto& [name, number] :
+       {std::pair("version", &Job::version), std::pair("step", &Job::step)}) {
+    if (!absl::ConsumePrefix(&value, absl::StrCat(name, ">="))) continue;
+    uint64_t least = 0;
+    if (!absl::SimpleAtoi(value, &least)) {
+      return Wrong(text, absl::StrCat("a whole number, e.g. ", name, ">=12"));
+    }
+    return WaitCondition{
+        [number = number, least](const Job& job) { return (job.*number)() >= least; }};
+  }
+  if (!absl::ConsumePrefix(&value, "state=")) return Wrong(text, kForms);
+  const std::vector<std::string> states = States();
+  const auto found = std::ranges::find(states, std::string(value));
+  if (found == states.end()) {
+    return Wrong(text, absl::StrCat("one of the states ", absl::StrJoin(states, ", "),
+                                    Suggestion(std::string(value), states)));
+  }
+  const auto state = static_cast<v1::JobState>(found - states.begin() + 1);
+  return WaitCondition{[state](const Job& job) { return job.state() == state; },
+                       state == v1::JOB_STATE_FINISHED || state == v1::JOB_STATE_FAILED};
 }
 
 WaitCondition::Answer WaitCondition::Ask(const v1::JobStatus& job) const {
-  if (IsMet(job)) return Answer::kMet;
-  return HasEnded(job) && IsOfEndedRun() ? Answer::kNever : Answer::kNotYet;
+  if (is_met(job)) return Answer::kMet;
+  return HasEnded(job) && of_ended_run ? Answer::kNever : Answer::kNotYet;
 }
 
 Output RunWait(const WaitOptions& options) {

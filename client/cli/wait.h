@@ -1,7 +1,7 @@
 // `eplbctl wait`: waits until a condition of a job is true.
 #pragma once
 
-#include <cstdint>
+#include <functional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -12,14 +12,12 @@
 
 namespace eplb::v1 {
 class JobStatus;
-enum JobState : int;
-}  // namespace eplb::v1
+}
 
 namespace eplb::cli {
 
 // The condition of `eplbctl wait --for`.
-class WaitCondition {
- public:
+struct WaitCondition {
   enum class Answer {
     kMet,
     kNotYet,
@@ -35,16 +33,8 @@ class WaitCondition {
   // conditions about that end, because a new run of the job may meet every other condition.
   Answer Ask(const v1::JobStatus& job) const;
 
- private:
-  enum class Kind { kConnected, kFinished, kEnded, kState, kVersion, kStep, kBalanced };
-
-  bool IsMet(const v1::JobStatus& job) const;
-  bool IsOfEndedRun() const;  // asks how a run has ended
-
-  Kind kind_ = Kind::kConnected;
-  v1::JobState state_ = {};
-  uint64_t number_ = 0;
-  double ratio_ = 0;
+  std::function<bool(const v1::JobStatus& job)> is_met;
+  bool of_ended_run = false;  // asks how a run has ended
 };
 
 struct WaitOptions {

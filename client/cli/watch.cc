@@ -29,11 +29,22 @@ namespace {
 
 constexpr absl::Duration kLeastInterval = absl::Milliseconds(100);  // a daemon has more to do
 
-// --interval and --count.
-void AddIntervalOptions(Flags& flags, WatchOptions& options, const std::string& count_help) {
-  flags.Text("--interval", "DURATION", options.interval,
-             "Time between two runs, at least 100ms [" + options.interval + "]");
-  AddCount(flags, "--count", "N", options.count, count_help);
+// --interval and --count. live: needs no --watch.
+void AddRepeated(Flags& flags, const std::shared_ptr<WatchOptions>& options, bool live) {
+  flags.Text("--interval", "DURATION", options->interval,
+             "Time between two runs, at least 100ms [" + options->interval + "]");
+  if (!live) flags.Needs("--watch");
+  AddCount(flags, "--count", "N", options->count,
+           absl::StrCat("Stop after this many runs; 0 repeats until interrupted [0",
+                        live ? "; into a pipe 1, unless --interval is given]" : "]"));
+  if (!live) flags.Needs("--watch");
+  flags.SetRun([options, flags, live] {
+    options->lines = flags.Given("--output") == "json";
+    options->watch = options->watch ||
+                     (live && (isatty(STDOUT_FILENO) == 1 || !flags.Given("--interval").empty() ||
+                               !flags.Given("--count").empty()));
+    return Watched(*options, flags.run());
+  });
 }
 
 absl::StatusOr<absl::Duration> ParseInterval(const std::string& text) {
@@ -143,26 +154,10 @@ int RunOnScreen(const Command& command, Output first) {
 void AddWatched(Flags& flags) {
   const auto options = std::make_shared<WatchOptions>();
   flags.Switch("--watch", options->watch, "Repeat the command");
-  AddIntervalOptions(flags, *options, "Stop after this many runs; 0 repeats until interrupted [0]");
-  for (const char* name : {"--interval", "--count"}) flags.With(name).Needs("--watch");
-  flags.SetRun([options, flags] {
-    options->lines = flags.Given("--output") == "json";
-    return Watched(*options, flags.run());
-  });
+  AddRepeated(flags, options, /*live=*/false);
 }
 
-void AddLive(Flags& flags) {
-  const auto options = std::make_shared<WatchOptions>();
-  AddIntervalOptions(flags, *options,
-                     "Stop after this many runs; 0 repeats until interrupted [0; into a pipe 1, "
-                     "unless --interval is given]");
-  flags.SetRun([options, flags] {
-    options->lines = flags.Given("--output") == "json";
-    options->watch = isatty(STDOUT_FILENO) == 1 || !flags.Given("--interval").empty() ||
-                     !flags.Given("--count").empty();
-    return Watched(*options, flags.run());
-  });
-}
+void AddLive(Flags& flags) { AddRepeated(flags, std::make_shared<WatchOptions>(), /*live=*/true); }
 
 Command Watched(const WatchOptions& options, Command once) {
   if (!options.watch) return once;

@@ -5,7 +5,6 @@
 #include "absl/time/clock.h"
 
 #include "base/foreign_text.h"
-#include "base/monotonic_clock.h"
 
 #include <nlohmann/json.hpp>
 
@@ -61,10 +60,6 @@ BoundarySpan BoundaryTimer::SpanOf(std::string_view name, absl::Time began,
   return {.name = std::string(name),
           .unix_micros = begin,
           .micros = absl::ToUnixMicros(ended + to_wall_) - begin};
-}
-
-void BoundaryTimer::AddSpan(std::string_view name, absl::Time began) {
-  AddSpan(name, began, MonotonicNow());
 }
 
 void BoundaryTimer::AddSpan(std::string_view name, absl::Time began, absl::Time ended) {

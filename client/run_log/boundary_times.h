@@ -8,6 +8,8 @@
 
 #include "absl/time/time.h"
 
+#include "base/monotonic_clock.h"
+
 namespace eplb {
 
 // On the wall clock, CLOCK_REALTIME. Both ends are whole microseconds, rounded down, so that what
@@ -64,8 +66,7 @@ class BoundaryTimer {
   BoundaryTimer(int64_t step, int64_t version, absl::Time began);
 
   // The span ends now, and whatever lies between it and the next belongs to the boundary alone.
-  void AddSpan(std::string_view name, absl::Time began);
-  void AddSpan(std::string_view name, absl::Time began, absl::Time ended);
+  void AddSpan(std::string_view name, absl::Time began, absl::Time ended = MonotonicNow());
   struct Round {
     int32_t round = 0;
     absl::Time began;

@@ -32,21 +32,15 @@ int32_t CountLogs(const std::string& directory) {
   return count;
 }
 
-absl::StatusOr<RankHistory> ReadHistory(const std::string& directory, int32_t rank) {
-  const std::string path = HistoryPath(directory, rank);
-  EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistoryFile(path));
-  if (history.rank.value != rank) {
-    return InvalidInput(path, ": is the log of rank ", history.rank.value);
-  }
-  return history;
-}
-
 absl::StatusOr<std::vector<RankHistory>> ReadHistories(const std::string& directory,
                                                        int32_t world_size) {
   std::vector<RankHistory> histories;
-  histories.reserve(static_cast<size_t>(world_size));
   for (int32_t rank = 0; rank < world_size; ++rank) {
-    EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistory(directory, rank));
+    const std::string path = HistoryPath(directory, rank);
+    EPLB_ASSIGN_OR_RETURN(RankHistory history, ReadHistoryFile(path));
+    if (history.rank.value != rank) {
+      return InvalidInput(path, ": is the log of rank ", history.rank.value);
+    }
     histories.push_back(std::move(history));
   }
   return histories;
@@ -90,13 +84,11 @@ absl::StatusOr<LoggedEvents> EventsFrom(const wire::JsonValue& document) {
     return InvalidInput("events is no array of objects");
   }
   for (size_t i = 0; i < events->objects.size(); ++i) {
-    absl::StatusOr<LoggedEvent> event = EventFrom(events->objects[i]);
-    if (!event.ok()) return InvalidInput("events[", i, "]: ", event.status().message());
-    result.events.push_back(*std::move(event));
+    EPLB_ASSIGN_OR_RETURN(LoggedEvent event,
+                          InFile(absl::StrCat("events[", i, "]"), EventFrom(events->objects[i])));
+    result.events.push_back(std::move(event));
   }
-  std::ranges::sort(result.events, [](const LoggedEvent& one, const LoggedEvent& other) {
-    return one.sequence < other.sequence;
-  });
+  std::ranges::sort(result.events, {}, &LoggedEvent::sequence);
   return result;
 }
 
@@ -104,11 +96,8 @@ absl::StatusOr<LoggedEvents> EventsFrom(const wire::JsonValue& document) {
 
 absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path) {
   EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
-  const absl::StatusOr<wire::JsonValue> document = wire::ParseJson(text);
-  if (!document.ok()) return InFile(path, document.status());
-  absl::StatusOr<LoggedEvents> events = EventsFrom(*document);
-  if (!events.ok()) return InFile(path, events.status());
-  return events;
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue document, InFile(path, wire::ParseJson(text)));
+  return InFile(path, EventsFrom(document));
 }
 
 absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory) {

@@ -265,9 +265,7 @@ absl::StatusOr<RunReport> ReadRunReport(const std::string& path) {
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   // The strict reader reports line and column.
   if (json.is_discarded()) return InFile(path, wire::ParseJson(text).status());
-  absl::StatusOr<RunReport> report = ReportFrom(json);
-  if (!report.ok()) return InFile(path, report.status());
-  return report;
+  return InFile(path, ReportFrom(json));
 }
 
 absl::Status WriteRunReport(const RunReport& report, const std::string& path) {

@@ -1,7 +1,6 @@
 // Arrays of numbers that lie in the bytes of a file, as numpy and torch store them.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>

@@ -1,20 +1,18 @@
 // Reads and writes the expert map of vllm-ascend, MindIE and verl, and reads verl's record of a
 // load.
 #include <algorithm>
-#include <limits>
 #include <map>
 #include <utility>
 #include <vector>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 
 #include "base/errors.h"
 #include "base/files.h"
-#include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
+#include "client/cli/formats/index_table.h"
 
 namespace eplb {
 namespace {
@@ -47,15 +45,9 @@ absl::Status CheckId(const JsonValue& object, const char* key, size_t expected) 
 
 absl::Status ReadDevice(const JsonValue& device, size_t id, std::vector<int32_t>& row) {
   EPLB_RETURN_IF_ERROR(CheckId(device, "device_id", id));
-  EPLB_ASSIGN_OR_RETURN(const wire::JsonNumbers* numbers,
-                        wire::GetNumbers(device, "device_expert", 1));
-  EPLB_RETURN_IF_ERROR(wire::CheckIntegers(*numbers, "device_expert", "an expert"));
-  for (const int64_t expert : numbers->integers) {
-    if (expert < -1 || expert > std::numeric_limits<int32_t>::max()) {
-      return InvalidInput("device_expert has ", expert, ", expected an expert");
-    }
-    row.push_back(static_cast<int32_t>(expert));
-  }
+  EPLB_ASSIGN_OR_RETURN(const JsonValue* experts, wire::GetMember(device, "device_expert"));
+  EPLB_ASSIGN_OR_RETURN(const IndexTable slots, IndexTableFromJson(*experts, "device_expert", 1));
+  row.insert(row.end(), slots.cells.data(), slots.cells.data() + slots.cells.size());
   return absl::OkStatus();
 }
 
@@ -71,8 +63,8 @@ absl::StatusOr<Layer> ReadLayer(const JsonValue& object, size_t id) {
   Layer layer;
   for (size_t device = 0; device < devices->size(); ++device) {
     const size_t before = layer.row.size();
-    const absl::Status read = ReadDevice((*devices)[device], device, layer.row);
-    if (!read.ok()) return InvalidInput("device ", device, ": ", read.message());
+    EPLB_RETURN_IF_ERROR(
+        InFile(absl::StrCat("device ", device), ReadDevice((*devices)[device], device, layer.row)));
     layer.per_device.push_back(static_cast<int64_t>(layer.row.size() - before));
   }
   return layer;
@@ -95,33 +87,17 @@ absl::Status CheckDevices(const std::vector<int64_t>& per_device, size_t num_slo
 constexpr char kAggregatedLoad[] = "aggregated_load";
 constexpr int32_t kMaxAscendExpert = (1 << 12) - 1;
 
-// A key that is a number as JSON writes it.
-absl::StatusOr<int32_t> NumberOfKey(const std::string& key, const char* what, int32_t most) {
-  int32_t number = -1;
-  if (absl::SimpleAtoi(key, &number) && number >= 0 && number <= most &&
-      absl::StrCat(number) == key) {
-    return number;
-  }
-  return InvalidInput(kAggregatedLoad, " has the key ", wire::JsonQuote(FirstCharacters(key, 80)),
-                      ", expected ", what, " number in 0..", most);
-}
-
 using ExpertLoads = std::map<int32_t, double>;  // by expert
 
 absl::StatusOr<ExpertLoads> ReadExperts(const JsonValue& object, int32_t layer) {
   const std::string place = absl::StrCat(kAggregatedLoad, " layer ", layer);
-  if (!object.is_object()) {
-    return InvalidInput(place, " is ", std::string(wire::KindName(object.kind)),
-                        ", expected loads by expert");
-  }
+  if (!object.is_object()) return InvalidInput(place, " is no object of loads by expert");
   ExpertLoads loads;
   for (const wire::JsonMember& member : object.members) {
-    EPLB_ASSIGN_OR_RETURN(const int32_t expert,
-                          NumberOfKey(member.key, "an expert", kMaxAscendExpert));
+    EPLB_ASSIGN_OR_RETURN(const int32_t expert, NumberOfKey(member.key, place, kMaxAscendExpert));
     const JsonValue::Kind kind = member.value.kind;
     if (kind != JsonValue::Kind::kInteger && kind != JsonValue::Kind::kReal) {
-      return InvalidInput(place, " expert ", expert, " is ", std::string(wire::KindName(kind)),
-                          ", expected a number");
+      return InvalidInput(place, " expert ", expert, " is no number");
     }
     loads[expert] = member.value.real;
   }
@@ -149,22 +125,17 @@ absl::StatusOr<PlacementParts> ParseAscendPlacement(std::string_view bytes) {
   PlacementParts parts;
   std::vector<int64_t> per_device;
   for (size_t id = 0; id < layers->size(); ++id) {
-    absl::StatusOr<Layer> layer = ReadLayer((*layers)[id], id);
-    absl::Status status = layer.status();
-    if (status.ok()) status = CheckDevices(layer->per_device, layer->row.size());
-    if (status.ok() && id > 0 && layer->per_device != per_device) {
-      status =
-          InvalidInput("has ", layer->row.size(), " slots on ", layer->per_device.size(),
-                       " devices, layer 0 has ", parts.slots.cols(), " on ", per_device.size());
-    }
-    if (!status.ok()) return InvalidInput("layer ", id, ": ", status.message());
-    if (layer->row.empty()) return InvalidInput("layer ", id, " is empty");
+    const std::string place = absl::StrCat("layer ", id);
+    EPLB_ASSIGN_OR_RETURN(const Layer layer, InFile(place, ReadLayer((*layers)[id], id)));
+    EPLB_RETURN_IF_ERROR(InFile(place, CheckDevices(layer.per_device, layer.row.size())));
     if (id == 0) {
-      per_device = layer->per_device;
-      parts.slots.resize(static_cast<Eigen::Index>(layers->size()),
-                         static_cast<Eigen::Index>(layer->row.size()));
+      per_device = layer.per_device;
+      parts.slots.resize(std::ssize(*layers), std::ssize(layer.row));
+    } else if (layer.per_device != per_device) {
+      return InvalidInput(place, ": has ", layer.row.size(), " slots on ", layer.per_device.size(),
+                          " devices, layer 0 has ", parts.slots.cols(), " on ", per_device.size());
     }
-    std::copy(layer->row.begin(), layer->row.end(), &parts.slots(static_cast<Eigen::Index>(id), 0));
+    std::ranges::copy(layer.row, &parts.slots(static_cast<Eigen::Index>(id), 0));
   }
   parts.frame.num_gpus = static_cast<int32_t>(per_device.size());
   return parts;
@@ -197,7 +168,8 @@ absl::StatusOr<LoadFile> AscendLoad(const JsonValue& value) {
   size_t entries = 0;
   int32_t num_experts = 0;
   for (const wire::JsonMember& member : layers->members) {
-    EPLB_ASSIGN_OR_RETURN(const int32_t layer, NumberOfKey(member.key, "a layer", kMaxLayerNumber));
+    EPLB_ASSIGN_OR_RETURN(const int32_t layer,
+                          NumberOfKey(member.key, kAggregatedLoad, kMaxLayerNumber));
     EPLB_ASSIGN_OR_RETURN(ExpertLoads experts, ReadExperts(member.value, layer));
     if (!experts.empty()) num_experts = std::max(num_experts, experts.rbegin()->first + 1);
     entries += experts.size();

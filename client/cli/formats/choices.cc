@@ -1,5 +1,4 @@
-#include "client/cli/formats/choices.h"
-
+// Counts tokens of experts from a router's single choices.
 #include <algorithm>
 #include <functional>
 #include <map>
@@ -95,9 +94,9 @@ absl::Status AddFile(const std::string& path, int64_t file, int64_t num_experts,
   EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(path));
   for (const TextLine& line : SplitLines(bytes)) {
     const absl::StatusOr<wire::JsonValue> record = wire::ParseJson(line.text);
-    absl::Status added = record.status();
-    if (added.ok()) added = AddRecord(*record, file, num_experts, trace);
-    if (!added.ok()) return InLine(path, line.number, added);
+    EPLB_RETURN_IF_ERROR(
+        InLine(path, line.number,
+               record.ok() ? AddRecord(*record, file, num_experts, trace) : record.status()));
   }
   return absl::OkStatus();
 }

@@ -28,8 +28,11 @@ absl::Status CheckEmptySlots(const PlacementFormat& format, const Placement& pla
 }
 
 // Neither file can hold such a placement: a number of GPUs that does not fit is likely a typo.
-absl::Status CheckEqualGpus(const PlacementFormat& format, const Topology& topology) {
-  if (format.holds_unequal_gpus || topology.equal_slots_per_gpu()) return absl::OkStatus();
+absl::Status CheckHolds(const PlacementFormat& format, const Placement& placement) {
+  const Topology& topology = placement.topology();
+  if (format.holds_unequal_gpus || topology.equal_slots_per_gpu()) {
+    return CheckEmptySlots(format, placement);
+  }
   return InvalidInput(topology.num_slots(), " slots on ", topology.num_gpus(), " GPUs: in ",
                       Name(format), " all GPUs hold the same number of slots");
 }
@@ -40,8 +43,7 @@ absl::Status CheckTarget(const PlacementFormat& to, const ShapeNumbers& frame,
   if (to.holds_gpus && !frame.num_gpus.has_value()) {
     return InvalidInput(Name(to), " needs --gpus: the source does not contain the number of GPUs");
   }
-  EPLB_RETURN_IF_ERROR(CheckEqualGpus(to, placement.topology()));
-  return CheckEmptySlots(to, placement);
+  return CheckHolds(to, placement);
 }
 
 bool NumbersLayers(const PlacementFormat& format) {
@@ -212,10 +214,8 @@ absl::StatusOr<Conversion> ConvertPlacementFile(const ConversionOptions& options
   EPLB_ASSIGN_OR_RETURN(LayerNumbers layers,
                         InFile(options.in, TakeLayers(from, to, options.flags.layers, parts)));
   EPLB_ASSIGN_OR_RETURN(const Placement placement, InFile(options.in, MakePlacement(parts, frame)));
-  absl::Status holds = CheckEmptySlots(from, placement);
-  if (holds.ok()) holds = CheckEqualGpus(from, placement.topology());
-  if (holds.ok()) holds = CheckTarget(to, frame, placement);
-  if (!holds.ok()) return InFile(options.in, holds);
+  EPLB_RETURN_IF_ERROR(InFile(options.in, CheckHolds(from, placement)));
+  EPLB_RETURN_IF_ERROR(InFile(options.in, CheckTarget(to, frame, placement)));
 
   const WriteOptions write{.path = options.out,
                            .layers = std::move(layers),

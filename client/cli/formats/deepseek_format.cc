@@ -96,11 +96,6 @@ absl::StatusOr<PlacementParts> PartsFromMaps(const Maps& maps) {
                         .num_experts = static_cast<int32_t>(maps.counts.cells.cols())};
 }
 
-absl::StatusOr<PlacementParts> PartsFromSlots(absl::StatusOr<IndexTable> slots) {
-  EPLB_RETURN_IF_ERROR(slots.status());
-  return PlacementParts{.slots = std::move(slots->cells)};
-}
-
 // read: returns a table by its name and its number of dimensions.
 template <class Read>
 absl::StatusOr<PlacementParts> FromThree(const Read& read) {
@@ -144,7 +139,8 @@ absl::StatusOr<PlacementParts> FromJson(std::string_view text) {
 absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
   EPLB_ASSIGN_OR_RETURN(const std::string json, CsvToJson(text));
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue matrix, wire::ParseJson(json));
-  EPLB_ASSIGN_OR_RETURN(PlacementParts parts, PartsFromSlots(IndexTableFromJson(matrix, "", 2)));
+  EPLB_ASSIGN_OR_RETURN(IndexTable slots, IndexTableFromJson(matrix, "", 2));
+  PlacementParts parts{.slots = std::move(slots.cells)};
   EPLB_ASSIGN_OR_RETURN(std::string doubt, DoubtsAboutMap(parts.slots));
   if (!doubt.empty()) parts.notes.push_back(std::move(doubt));
   return parts;
@@ -152,7 +148,8 @@ absl::StatusOr<PlacementParts> FromCsv(std::string_view text) {
 
 absl::StatusOr<PlacementParts> ParseDeepSeek(const std::string& path, std::string_view bytes) {
   if (bytes.starts_with(kNpyMagic)) {
-    return PartsFromSlots(IndexTableFromArray(ParseNpy(bytes), "", 2));
+    EPLB_ASSIGN_OR_RETURN(IndexTable slots, IndexTableFromArray(ParseNpy(bytes), "", 2));
+    return PlacementParts{.slots = std::move(slots.cells)};
   }
   if (bytes.starts_with(kZipMagic)) return FromNpz(bytes);
   const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
@@ -204,9 +201,7 @@ absl::StatusOr<std::vector<LoadWindow>> LoadFromNpz(std::string_view bytes) {
     return InvalidInput("holds ", wire::JsonQuote(name),
                         ", part of a placement; expected a load, tokens of each expert");
   }
-  absl::StatusOr<std::vector<LoadWindow>> windows = ParseLoadNpy(array);
-  if (windows.ok()) return windows;
-  return InvalidInput(wire::JsonQuote(FirstCharacters(name, 80)), ": ", windows.status().message());
+  return InFile(wire::JsonQuote(FirstCharacters(name, 80)), ParseLoadNpy(array));
 }
 
 }  // namespace

@@ -2,7 +2,9 @@
 // threads: safe, no state.
 #include "client/cli/formats/format_table.h"
 
+#include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/strings/str_join.h"
 
@@ -11,7 +13,11 @@
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "client/cli/formats/csv.h"
 #include "client/cli/formats/engine_formats.h"
+#include "client/cli/formats/npy.h"
+#include "client/cli/formats/torch_file.h"
+#include "client/cli/formats/zip_archive.h"
 #include "proto/wire/placement_json.h"
 
 namespace eplb {
@@ -100,6 +106,35 @@ constexpr PlacementFormat kFormats[] = {
      .holds_unequal_gpus = true},
 };
 
+// The name of the format that has such an object; empty: none.
+std::string_view FormatOfObject(const wire::JsonValue& object) {
+  const auto has = [&object](std::string_view key) { return object.Find(key) != nullptr; };
+  if (has("format")) return "eplb";
+  if (IsVllmRecord(object)) return "vllm";
+  if (has("layer_list")) return "ascend";
+  if (has("initial_global_assignments") || has("moe_config")) return "trtllm";
+  // Ours without "format" is damaged, not a file of deepseek.
+  if (!has("physical_to_logical_map") || has("num_gpus")) return {};
+  return has("logical_to_physical_map") ? "deepseek" : "sglang";
+}
+
+std::string_view FormatName(const std::string& path, std::string_view bytes) {
+  if (IsTorchFile(bytes)) return "sglang";
+  if (bytes.starts_with(kNpyMagic) || bytes.starts_with(kZipMagic)) return "deepseek";
+  const size_t start = std::min(bytes.find_first_not_of(" \t\r\n"), bytes.size());
+  if (bytes.substr(start).starts_with('{')) {
+    // A file of vllm has a value on each line. Other files are one value.
+    const std::vector<TextLine> lines = SplitLines(bytes);
+    absl::StatusOr<wire::JsonValue> object = wire::ParseJson(lines.front().text);
+    if (!object.ok()) object = wire::ParseJson(bytes);
+    // The reader of our own files reports what is wrong with a text that is no JSON.
+    return object.ok() ? FormatOfObject(*object) : "eplb";
+  }
+  if (LooksLikeCsv(bytes) || path.ends_with(".csv")) return "deepseek";
+  return bytes.find("initial_global_assignments") != std::string_view::npos ? "trtllm"
+                                                                            : std::string_view();
+}
+
 }  // namespace
 
 absl::StatusOr<ShapeNumbers> MergeShapes(const ShapeNumbers& file, const ShapeNumbers& flags) {
@@ -135,6 +170,26 @@ absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name) {
   }
   return InvalidInput("placement format is ", wire::JsonQuote(FirstCharacters(name, 80)),
                       ", expected one of ", absl::StrJoin(names, ", "));
+}
+
+absl::StatusOr<PlacementFormat> DetectPlacementFormat(const std::string& path,
+                                                      std::string_view bytes) {
+  const std::string_view name = FormatName(path, bytes);
+  if (!name.empty()) return FindPlacementFormat(name);
+  return InvalidInput(path,
+                      ": is no placement; tried \"eplb.placement.v1\", deepseek's maps (.npy, "
+                      ".npz, JSON, CSV), sglang's physical_to_logical_map, trtllm's YAML, vllm's "
+                      "eplb_initial_mapping and ascend's layer_list");
+}
+
+absl::Status NameForeignPlacement(const std::string& path, const absl::Status& error) {
+  const absl::StatusOr<std::string> bytes = ReadRegularFile(path);
+  if (!bytes.ok()) return error;
+  const absl::StatusOr<PlacementFormat> format = DetectPlacementFormat(path, *bytes);
+  if (!format.ok() || format->name == "eplb") return error;
+  const std::string name(format->name);
+  return InvalidInput(path, ": is a placement of ", name, ", convert it: eplbctl convert --from ",
+                      name, " ", path, " OUT.json");
 }
 
 }  // namespace eplb

@@ -9,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 
 #include "client/cli/formats/layer_numbers.h"
@@ -68,5 +69,14 @@ std::span<const PlacementFormat> PlacementFormats();
 
 // errors: InvalidArgument with the names that there are.
 absl::StatusOr<PlacementFormat> FindPlacementFormat(std::string_view name);
+
+// The format whose magic, keys or rows the file has. errors: InvalidArgument, beginning with
+// `path`, for a file of none of them.
+absl::StatusOr<PlacementFormat> DetectPlacementFormat(const std::string& path,
+                                                      std::string_view bytes);
+
+// For readers of our own placements alone: returns `error`, or if the file at `path` is a placement
+// of another system, an error that names the system and the command that converts it.
+absl::Status NameForeignPlacement(const std::string& path, const absl::Status& error);
 
 }  // namespace eplb

@@ -10,7 +10,6 @@
 #include "absl/status/statusor.h"
 
 #include "client/cli/formats/load_window.h"
-#include "placement/load.h"
 #include "placement/placement.h"
 
 namespace eplb {

@@ -10,7 +10,6 @@
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "client/cli/formats/choices.h"
 #include "client/cli/formats/csv.h"
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/load_doubts.h"
@@ -179,8 +178,7 @@ absl::StatusOr<LoadFile> ReadLoadFile(const std::string& path, const LoadReading
   if (reading.experts.value_or(experts) != experts) {
     return InvalidInput(path, ": has ", experts, " experts, --experts is ", *reading.experts);
   }
-  const absl::Status chosen = CheckAndChoose(reading.layers, file);
-  if (!chosen.ok()) return InFile(path, chosen);
+  EPLB_RETURN_IF_ERROR(InFile(path, CheckAndChoose(reading.layers, file)));
   return file;
 }
 

@@ -85,30 +85,11 @@ absl::StatusOr<LoadWindow> WindowFrom(const JsonValue& value) {
 
 // A file that is one JSON value.
 absl::StatusOr<LoadWindow> WindowFromDocument(const JsonValue& value) {
-  if (IsWindow(value)) return WindowFrom(value);
   const JsonValue* format = value.Find("format");
-  if (format == nullptr || format->kind != JsonValue::Kind::kString ||
-      format->text != kLoadFormat) {
-    return UnknownSchema(value);
-  }
+  if (format == nullptr || format->text != kLoadFormat) return WindowFrom(value);
   EPLB_ASSIGN_OR_RETURN(const JsonValue* cells, wire::GetMember(value, "load"));
   EPLB_ASSIGN_OR_RETURN(Load load, LoadFromJson(*cells, "load"));
   return LoadWindow{.load = std::move(load)};
-}
-
-absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
-  if (window.first_step <= before.last_step) {
-    return InvalidInput("first_step is ", window.first_step, ", the window before covers steps ",
-                        before.first_step, "..", before.last_step,
-                        "; windows must be oldest first and not overlap");
-  }
-  if (window.load.num_layers() == before.load.num_layers() &&
-      window.load.num_experts() == before.load.num_experts()) {
-    return absl::OkStatus();
-  }
-  return InvalidInput("load has ", window.load.num_layers(), " layers x ",
-                      window.load.num_experts(), " experts, the window before has ",
-                      before.load.num_layers(), " x ", before.load.num_experts());
 }
 
 absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path,
@@ -117,13 +98,10 @@ absl::StatusOr<std::vector<LoadWindow>> WindowsFromLines(const std::string& path
   windows.reserve(lines.size());
   for (const TextLine& line : lines) {
     const absl::StatusOr<JsonValue> value = wire::ParseJson(line.text);
-    if (!value.ok()) return InLine(path, line.number, value.status());
-    absl::StatusOr<LoadWindow> window = WindowFrom(*value);
-    if (!window.ok()) return InLine(path, line.number, window.status());
-    if (!windows.empty()) {
-      const absl::Status follows = CheckFollows(windows.back(), *window);
-      if (!follows.ok()) return InLine(path, line.number, follows);
-    }
+    absl::StatusOr<LoadWindow> window = value.ok() ? WindowFrom(*value) : value.status();
+    absl::Status status = window.status();
+    if (status.ok() && !windows.empty()) status = CheckFollows(windows.back(), *window);
+    if (!status.ok()) return InLine(path, line.number, status);
     window->line = line.number;
     windows.push_back(*std::move(window));
   }
@@ -188,9 +166,10 @@ absl::StatusOr<std::vector<LoadWindow>> StepsFromJson(const JsonValue& value,
   EPLB_RETURN_IF_ERROR(CheckRows(*numbers));
   const int64_t experts = numbers->children[2].front();
   for (int64_t step = 0; step < std::ssize(layers); ++step) {
-    absl::StatusOr<Load> load = LoadAt(*numbers, step * layers[0] * experts, layers[0], experts);
-    if (!load.ok()) return InvalidInput("step ", step, ": ", load.status().message());
-    windows.push_back({step, step, *std::move(load)});
+    EPLB_ASSIGN_OR_RETURN(Load load,
+                          InFile(absl::StrCat("step ", step),
+                                 LoadAt(*numbers, step * layers[0] * experts, layers[0], experts)));
+    windows.push_back({step, step, std::move(load)});
   }
   return windows;
 }

@@ -29,6 +29,21 @@ absl::StatusOr<LoadFile> LoadFileOf(absl::StatusOr<std::vector<LoadWindow>> wind
   return LoadFile{.windows = *std::move(windows), .table = table};
 }
 
+absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window) {
+  if (window.first_step <= before.last_step) {
+    return InvalidInput("first_step is ", window.first_step, ", the window before covers steps ",
+                        before.first_step, "..", before.last_step,
+                        "; windows must be oldest first and not overlap");
+  }
+  if (window.load.num_layers() == before.load.num_layers() &&
+      window.load.num_experts() == before.load.num_experts()) {
+    return absl::OkStatus();
+  }
+  return InvalidInput("load has ", window.load.num_layers(), " layers x ",
+                      window.load.num_experts(), " experts, the window before has ",
+                      before.load.num_layers(), " x ", before.load.num_experts());
+}
+
 absl::StatusOr<WindowRule> ParseWindowRule(std::string_view text) {
   if (text == "sum") return WindowRule{.kind = WindowRule::Kind::kSum};
   if (text == "last") return WindowRule{.kind = WindowRule::Kind::kLast};
@@ -55,20 +70,17 @@ std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRul
   return batches;
 }
 
-absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
-                          const WindowRule& rule) {
-  const std::span<const LoadWindow> batches = InForce(windows, rule);
-  const size_t first = windows.size() - batches.size();
-  for (size_t i = 0; i < batches.size(); ++i) {
-    const Load& load = batches[i].load;
+absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most) {
+  for (size_t i = 0; i < windows.size(); ++i) {
+    const Load& load = windows[i].load;
     if (!load.is_counts()) continue;  // an estimate is split into fractions, without a limit
     for (int32_t layer = 0; layer < load.num_layers(); ++layer) {
       const int64_t sum = load.counts().row(layer).sum();  // at most 2^63-1, as Load checks
       if (sum <= most) continue;
-      const int64_t line = batches[i].line;
-      return InvalidInput(
-          line > 0 ? absl::StrCat("line ", line) : absl::StrCat("window ", first + i), ": layer ",
-          layer, " has ", sum, " tokens, a batch to split exactly has at most ", most);
+      const int64_t line = windows[i].line;
+      return InvalidInput(line > 0 ? absl::StrCat("line ", line) : absl::StrCat("window ", i),
+                          ": layer ", layer, " has ", sum,
+                          " tokens, a batch to split exactly has at most ", most);
     }
   }
   return absl::OkStatus();

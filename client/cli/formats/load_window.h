@@ -39,6 +39,10 @@ struct LoadFile {
 absl::StatusOr<LoadFile> LoadFileOf(absl::StatusOr<std::vector<LoadWindow>> windows,
                                     TableKind table = TableKind::kNamed);
 
+// errors: InvalidArgument unless `window` is later than `before`, does not overlap and has its
+// shape.
+absl::Status CheckFollows(const LoadWindow& before, const LoadWindow& window);
+
 struct WindowRule {
   enum class Kind { kSum, kLast, kEma };
   Kind kind = Kind::kSum;
@@ -56,7 +60,6 @@ std::vector<Load> BatchesOf(std::span<const LoadWindow> windows, const WindowRul
 
 // Checks that each of these batches can be split exactly: at most `most` tokens in a layer.
 // errors: InvalidArgument naming line or window, layer and the sum. cost: O(windows * L * E).
-absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most,
-                          const WindowRule& rule = {});
+absl::Status CheckBatches(std::span<const LoadWindow> windows, int64_t most);
 
 }  // namespace eplb

@@ -4,7 +4,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/errors.h"
-#include "base/files.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/index_table.h"

@@ -5,12 +5,11 @@
 #include "absl/strings/str_join.h"
 
 #include "base/errors.h"
-#include "base/files.h"
 #include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
-#include "client/cli/formats/layer_assignments.h"
+#include "client/cli/formats/index_table.h"
 #include "client/cli/formats/yaml_json.h"
 
 namespace eplb {

@@ -141,9 +141,9 @@ absl::StatusOr<LoadFile> CountsOf(const Cells& cells, int64_t num_experts) {
     for (Eigen::Index row = 0; row < matrix.rows(); ++row, ++cell) {
       std::memcpy(&matrix(row, 0), cell->second.data(), cell->second.size() * sizeof(int64_t));
     }
-    absl::StatusOr<Load> load = Load::FromCounts(std::move(matrix));
-    if (!load.ok()) return InvalidInput("iteration ", iteration, ": ", load.status().message());
-    file.windows.push_back({iteration, iteration, *std::move(load)});
+    EPLB_ASSIGN_OR_RETURN(Load load, InFile(absl::StrCat("iteration ", iteration),
+                                            Load::FromCounts(std::move(matrix))));
+    file.windows.push_back({iteration, iteration, std::move(load)});
   }
   return file;
 }
@@ -185,8 +185,7 @@ absl::StatusOr<LoadFile> ReadTrtllmStatistics(const std::string& path) {
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
     const std::string file = absl::StrCat(path, "/rank", rank, ".safetensors");
     EPLB_ASSIGN_OR_RETURN(const std::string bytes, ReadRegularFile(file));
-    const absl::Status added = AddRank(bytes, rank == 0, meta.num_experts, cells);
-    if (!added.ok()) return InFile(file, added);
+    EPLB_RETURN_IF_ERROR(InFile(file, AddRank(bytes, rank == 0, meta.num_experts, cells)));
   }
   if (cells.empty()) return InvalidInput(path, ": holds no counts");
   return InFile(path, CountsOf(cells, meta.num_experts));

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "base/errors.h"
 #include "base/files.h"
@@ -12,7 +13,6 @@
 #include "base/status_macros.h"
 #include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/index_table.h"
-#include "client/cli/formats/layer_assignments.h"
 #include "client/cli/formats/load_json.h"
 
 namespace eplb {
@@ -26,14 +26,6 @@ constexpr char kMapping[] = "eplb_initial_mapping";
 constexpr char kRanks[] = "num_ranks";
 constexpr char kRedundant[] = "num_redundant_experts";
 
-absl::StatusOr<int32_t> GetCount(const JsonValue& record, std::string_view key, int32_t least) {
-  EPLB_ASSIGN_OR_RETURN(const int64_t number, wire::GetInteger(record, key));
-  if (number < least || number > std::numeric_limits<int32_t>::max()) {
-    return InvalidInput(std::string(key), " is ", number, ", expected ", least, "..2^31-1");
-  }
-  return static_cast<int32_t>(number);
-}
-
 // The record that describes the job. What its other records imply may be missing.
 struct LoadMeta {
   std::optional<int32_t> num_layers;
@@ -42,10 +34,14 @@ struct LoadMeta {
 };
 
 // Leaves `count` empty if the record does not have the key.
-absl::Status ReadCount(const JsonValue& record, std::string_view key, int32_t least,
+absl::Status ReadCount(const JsonValue& record, const char* key, int32_t least,
                        std::optional<int32_t>& count) {
   if (record.Find(key) == nullptr) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(count, GetCount(record, key, least));
+  EPLB_ASSIGN_OR_RETURN(const int64_t number, wire::GetInteger(record, key));
+  if (number < least || number > std::numeric_limits<int32_t>::max()) {
+    return InvalidInput(key, " is ", number, ", expected ", least, "..2^31-1");
+  }
+  count = static_cast<int32_t>(number);
   return absl::OkStatus();
 }
 
@@ -173,20 +169,6 @@ absl::StatusOr<LoadWindow> WindowOf(const JsonValue& record, std::optional<MapSh
   return LoadWindow{stats.step, stats.step, std::move(load)};
 }
 
-absl::Status CheckRecordFollows(const LoadWindow& before, const LoadWindow& window) {
-  if (window.first_step <= before.first_step) {
-    return InvalidInput("step ", window.first_step, " is not above the record before, ",
-                        before.first_step);
-  }
-  if (window.load.num_layers() == before.load.num_layers() &&
-      window.load.num_experts() == before.load.num_experts()) {
-    return absl::OkStatus();
-  }
-  return InvalidInput("has ", window.load.num_layers(), " layers x ", window.load.num_experts(),
-                      " experts, the record before has ", before.load.num_layers(), " x ",
-                      before.load.num_experts());
-}
-
 // The records of a file. Only the first of each kind counts, but every load does.
 // Records of other types are skipped, as vLLM itself does: its benchmarks write into the same file.
 struct Records {
@@ -194,29 +176,23 @@ struct Records {
   std::optional<PlacementParts> mapping;
   std::vector<LoadWindow> windows;
   std::optional<MapShape> first_map;       // map of windows.front()
-  std::map<std::string, int64_t> skipped;  // records by type, kMaxSkippedTypes at most
-  int64_t skipped_more = 0;
+  std::map<std::string, int64_t> skipped;  // records by type
 };
-
-void Skip(const std::string& type, Records& records) {
-  constexpr size_t kMaxSkippedTypes = 8;
-  const std::string name = wire::JsonQuote(FirstCharacters(type, 80));
-  if (records.skipped.size() == kMaxSkippedTypes && !records.skipped.contains(name)) {
-    ++records.skipped_more;
-  } else {
-    ++records.skipped[name];
-  }
-}
 
 // "skipped records of other types: 2 \"session_metadata\""; empty when there are none.
 std::string SkippedText(const Records& records) {
-  std::string text;
-  for (const auto& [name, count] : records.skipped) {
-    absl::StrAppend(&text, text.empty() ? "skipped records of other types: " : ", ", count, " ",
-                    name);
+  constexpr size_t kMaxShown = 8;
+  std::vector<std::string> types;
+  for (const auto& [type, count] : records.skipped) {
+    if (types.size() == kMaxShown) {
+      types.back() += " and others";
+      break;
+    }
+    types.push_back(absl::StrCat(count, " ", wire::JsonQuote(FirstCharacters(type, 80))));
   }
-  if (records.skipped_more > 0) absl::StrAppend(&text, " and ", records.skipped_more, " more");
-  return text;
+  return types.empty()
+             ? ""
+             : absl::StrCat("skipped records of other types: ", absl::StrJoin(types, ", "));
 }
 
 // A file without what was looked for, and what it has instead.
@@ -235,7 +211,7 @@ absl::Status Take(const JsonValue& record, Records& records) {
   }
   EPLB_ASSIGN_OR_RETURN(const std::string type, wire::GetString(record, "record_type"));
   if (type != kLoadMeta && type != kStats && type != kMapping) {
-    Skip(type, records);
+    ++records.skipped[type];
     return absl::OkStatus();
   }
   EPLB_ASSIGN_OR_RETURN(const int64_t version, wire::GetInteger(record, "version"));
@@ -256,7 +232,7 @@ absl::Status Take(const JsonValue& record, Records& records) {
   EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowOf(record, map));
   if (!records.first_map.has_value()) records.first_map = map;
   if (!records.windows.empty()) {
-    EPLB_RETURN_IF_ERROR(CheckRecordFollows(records.windows.back(), window));
+    EPLB_RETURN_IF_ERROR(CheckFollows(records.windows.back(), window));
   }
   records.windows.push_back(std::move(window));
   return absl::OkStatus();
@@ -267,11 +243,10 @@ absl::StatusOr<Records> ReadRecords(const std::string& path, std::string_view by
   const std::vector<TextLine> lines = SplitLines(bytes);
   if (lines.empty()) return InvalidInput(path, ": is empty");
   for (const TextLine& line : lines) {
-    absl::StatusOr<JsonValue> record = wire::ParseJson(line.text);
-    if (!record.ok()) return InLine(path, line.number, record.status());
+    const absl::StatusOr<JsonValue> record = wire::ParseJson(line.text);
     const size_t before = records.windows.size();
-    const absl::Status taken = Take(*record, records);
-    if (!taken.ok()) return InLine(path, line.number, taken);
+    EPLB_RETURN_IF_ERROR(
+        InLine(path, line.number, record.ok() ? Take(*record, records) : record.status()));
     if (records.windows.size() > before) records.windows.back().line = line.number;
   }
   return records;
@@ -300,8 +275,7 @@ absl::StatusOr<PlacementParts> ParseVllmPlacement(const std::string& path, std::
   PlacementParts parts = *std::move(records.mapping);
   if (!records.skipped.empty()) parts.notes.push_back(SkippedText(records));
   if (!records.meta.has_value()) return parts;
-  const absl::Status agrees = CheckMeta(*records.meta, MapShape(parts.slots));
-  if (!agrees.ok()) return InFile(path, agrees);
+  EPLB_RETURN_IF_ERROR(InFile(path, CheckMeta(*records.meta, MapShape(parts.slots))));
   parts.frame = records.meta->frame;
   return parts;
 }
@@ -328,8 +302,7 @@ absl::StatusOr<LoadFile> ParseVllmLoad(const std::string& path, std::string_view
                                       *records.meta->frame.num_gpus, ", the first record has ",
                                       *records.first_map->ranks));
   } else if (records.meta.has_value()) {
-    const absl::Status agrees = CheckMeta(*records.meta, *records.first_map);
-    if (!agrees.ok()) return InFile(path, agrees);
+    EPLB_RETURN_IF_ERROR(InFile(path, CheckMeta(*records.meta, *records.first_map)));
   }
   file.windows = std::move(records.windows);
   if (!records.skipped.empty()) file.notes.push_back(SkippedText(records));

@@ -21,20 +21,16 @@ namespace {
 // come.
 constexpr uint64_t kMaxInflatedBytes = uint64_t{1} << 28;
 
-struct Discard {
-  void operator()(zip_t* archive) const { zip_discard(archive); }
+template <auto Free>
+struct Freed {
+  template <class Handle>
+  void operator()(Handle* handle) const {
+    (void)Free(handle);
+  }
 };
-using Archive = std::unique_ptr<zip_t, Discard>;
-
-struct CloseMember {
-  void operator()(zip_file_t* file) const { (void)zip_fclose(file); }
-};
-using MemberFile = std::unique_ptr<zip_file_t, CloseMember>;
-
-struct FreeSource {
-  void operator()(zip_source_t* source) const { zip_source_free(source); }
-};
-using Source = std::unique_ptr<zip_source_t, FreeSource>;
+using Archive = std::unique_ptr<zip_t, Freed<zip_discard>>;
+using MemberFile = std::unique_ptr<zip_file_t, Freed<zip_fclose>>;
+using Source = std::unique_ptr<zip_source_t, Freed<zip_source_free>>;
 
 std::string Why(zip_error_t* error) {
   std::string why = zip_error_strerror(error);

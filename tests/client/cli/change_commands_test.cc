@@ -1,11 +1,10 @@
-#include "client/cli/change_commands.h"
-
 #include <gmock/gmock.h>
 #include <unistd.h>
 
 #include <string>
 
 #include "base/json_value.h"
+#include "client/cli/commands.h"
 #include "tests/client/cli/scripted_query.h"
 
 namespace eplb::cli {
@@ -30,6 +29,15 @@ class ChangeTest : public ExampleJobTest {
     return {.query = daemon_.Options(format)};
   }
 
+  static Output SetPolicy(ChangeOptions options, std::vector<std::string> settings) {
+    options.settings = std::move(settings);
+    return RunSetPolicy(options);
+  }
+  static void RollbackToFirst(ChangeOptions options) {
+    options.to = 1;
+    RunRollback(options);
+  }
+
   ChangeOptions change_ = Options();
 };
 
@@ -42,13 +50,11 @@ TEST_F(ChangeTest, AChangeNamesTheVersionThatWasJustSeenAndADrawnRequest) {
   EXPECT_NE(daemon_.last_admin_request, first);  // another request_id
 }
 
-TEST(ApplySettingTest, AnUnknownSettingIsAnsweredWithTheKeysThatAreTaken) {
-  v1::PolicySettings settings;
-  const std::string message(ApplySetting("foo=1", &settings).status().message());
-  EXPECT_THAT(message, StartsWith("\"foo\": unknown setting, expected name, mode, "));
-  EXPECT_THAT(std::string(ApplySetting("policy.mde=observe", &settings).status().message()),
+TEST_F(ChangeTest, AnUnknownSettingIsAnsweredWithTheKeysThatAreTaken) {
+  EXPECT_THAT(SetPolicy(change_, {"foo=1"}).message,
+              StartsWith("\"foo\": unknown setting, expected name, mode, "));
+  EXPECT_THAT(SetPolicy(change_, {"policy.mde=observe"}).message,
               EndsWith(", did you mean policy.mode?"));
-  EXPECT_EQ(*ApplySetting("policy.mode=observe", &settings), "mode");
 }
 
 TEST_F(ChangeTest, FlagsGoIntoTheRequest) {
@@ -61,11 +67,12 @@ TEST_F(ChangeTest, FlagsGoIntoTheRequest) {
   EXPECT_THAT(daemon_.last_admin_request,
               Says("request_id: \"r-1\"", "expect_version: 2", "comment: \"night run\""));
   EXPECT_EQ(*wire::GetString(*wire::ParseJson(output.out), "request_id"), "r-1");
-  RunRebalance({.change = change, .force = true});
+  change.force = true;
+  RunRebalance(change);
   EXPECT_THAT(daemon_.last_admin_request, HasSubstr("force: true"));
-  RunRollback({.change = change, .to = 1});
+  RollbackToFirst(change);
   EXPECT_THAT(daemon_.last_admin_request, HasSubstr("to_version: 1"));
-  RunRollback({.change = change});
+  RunRollback(change);
   EXPECT_THAT(daemon_.last_admin_request, Not(HasSubstr("to_version")));
 }
 
@@ -78,19 +85,18 @@ TEST_F(ChangeTest, TheCallerSaysWhoItIs) {
 }
 
 TEST_F(ChangeTest, ForgetNamesItsJobAndNeverTakesTheOnlyOne) {
-  const Output unnamed = RunForget({.change = Options()});
+  const Output unnamed = RunForget(Options());
   EXPECT_EQ(unnamed.exit_code, kUsage);
   EXPECT_THAT(unnamed.message, HasSubstr("no job is named"));
   EXPECT_EQ(daemon_.last_admin_request, "");
   change_.job = kJob;
-  TextOf(RunForget({.change = change_}));
+  TextOf(RunForget(change_));
   EXPECT_THAT(daemon_.last_admin_request, HasSubstr("job: \"train\""));
 }
 
 TEST_F(ChangeTest, SettingsAreSentAsTheyWereGivenAndOnlyThey) {
-  TextOf(RunSetPolicy({.change = Options(),
-                       .settings = {"policy.every_steps=100", "migration.max_pause=1.5s",
-                                    "mode=observe", "policy.freeze_steps=5:9"}}));
+  TextOf(SetPolicy(Options(), {"policy.every_steps=100", "migration.max_pause=1.5s", "mode=observe",
+                               "policy.freeze_steps=5:9"}));
   EXPECT_THAT(daemon_.last_admin_request, Says("every_steps: 100", "max_pause_seconds: 1.5",
                                                "mode: \"observe\"", "freeze_steps: \"5:9\""));
   EXPECT_THAT(daemon_.last_admin_request, Not(HasSubstr("min_gain")));
@@ -100,12 +106,11 @@ TEST_F(ChangeTest, SetPolicyShowsWhatWasAndWhatIsInForce) {
   daemon_.admin_answer.set_outcome("set min_gain=0.1 (was min_gain=0.05) by local");
   daemon_.admin_answer.set_before("min_gain=0.05");
   daemon_.admin_answer.set_after("min_gain=0.1");
-  EXPECT_EQ(RunSetPolicy({.change = Options(), .settings = {"min_gain=0.1"}}).out,
+  EXPECT_EQ(SetPolicy(Options(), {"min_gain=0.1"}).out,
             "train: set min_gain=0.1 (was min_gain=0.05) by local (IDLE, version 3)\n"
             "  before    min_gain=0.05\n"
             "  in force  min_gain=0.1\n");
-  const Output json =
-      RunSetPolicy({.change = Options(Format::kJson), .settings = {"min_gain=0.1"}});
+  const Output json = SetPolicy(Options(Format::kJson), {"min_gain=0.1"});
   EXPECT_EQ(*wire::GetString(*wire::ParseJson(json.out), "before"), "min_gain=0.05");
   EXPECT_EQ(*wire::GetString(*wire::ParseJson(json.out), "after"), "min_gain=0.1");
 }
@@ -115,7 +120,7 @@ TEST_F(ChangeTest, ASettingThatCannotBeMeantIsRefusedBeforeAnythingIsAsked) {
   for (const char* bad : {"", "=", "every_steps", "every_steps=", "every_steps=+50", "min_gain=2",
                           "freeze_steps=5: 9", "max_pause=2h", "colour=red", "limits.min_gain=0.5",
                           "policy.max_pause=50ms", ".mode=apply", "policy.policy.mode=apply"}) {
-    const Output output = RunSetPolicy({.change = Options(), .settings = {bad}});
+    const Output output = SetPolicy(Options(), {bad});
     EXPECT_EQ(output.exit_code, kUsage) << bad;
     EXPECT_THAT(output.message, HasSubstr("expected")) << bad;
   }
@@ -123,8 +128,7 @@ TEST_F(ChangeTest, ASettingThatCannotBeMeantIsRefusedBeforeAnythingIsAsked) {
 }
 
 TEST_F(ChangeTest, ASettingIsGivenOnceWithOrWithoutItsTable) {
-  const Output output = RunSetPolicy(
-      {.change = Options(), .settings = {"policy.min_gain=0.1", "mode=apply", "min_gain=0.2"}});
+  const Output output = SetPolicy(Options(), {"policy.min_gain=0.1", "mode=apply", "min_gain=0.2"});
   EXPECT_EQ(output.exit_code, kUsage);
   EXPECT_EQ(output.message, "min_gain is given twice");
   EXPECT_EQ(daemon_.last_admin_request, "");
@@ -166,8 +170,7 @@ TEST_F(ChangeTest, ADryRunIsAPreviewOfTheSameRequest) {
   daemon_.admin_answer.set_outcome("set min_gain=0.1 (was min_gain=0.05) by local");
   daemon_.admin_answer.set_before("min_gain=0.05");
   daemon_.admin_answer.set_after("min_gain=0.1");
-  const std::string output =
-      TextOf(RunSetPolicy({.change = change_, .settings = {"min_gain=0.1"}}));
+  const std::string output = TextOf(SetPolicy(change_, {"min_gain=0.1"}));
   EXPECT_EQ(output,
             "nothing is changed; it would be so: train: set min_gain=0.1 (was min_gain=0.05) by "
             "local (IDLE, version 3)\n  in force  min_gain=0.05\n  after     min_gain=0.1\n");
@@ -180,9 +183,9 @@ TEST_F(ChangeTest, ADryRunIsAPreviewOfTheSameRequest) {
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("pause {"));
   RunResume(change_);
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("resume {"));
-  RunRollback({.change = change_, .to = 1});
+  RollbackToFirst(change_);
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("rollback {"));
-  RunForget({.change = change_});
+  RunForget(change_);
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("forget {"));
 }
 
@@ -194,14 +197,14 @@ TEST_F(ChangeTest, ADryRunOfARebalanceShowsTheDecision) {
   plan.set_result(v1::PLAN_RESULT_OBSERVED);
   daemon_.decides = {plan};
   change_.dry_run = true;
-  const std::string output = TextOf(RunRebalance({.change = change_}));
+  const std::string output = TextOf(RunRebalance(change_));
   EXPECT_EQ(output,
             "nothing is changed; it would be so: plan 8 observed: would have rebalanced, peak GPU "
             "load falls by 12 %\n");
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("rebalance {"));
   daemon_.plans.clear();
   daemon_.decides.front().set_result(v1::PLAN_RESULT_KEPT);
-  EXPECT_EQ(RunRebalance({.change = change_}).exit_code, kConditionNotMet);
+  EXPECT_EQ(RunRebalance(change_).exit_code, kConditionNotMet);
 }
 
 TEST_F(ChangeTest, AnOlderDaemonRefusesADryRunAndChangesNothing) {

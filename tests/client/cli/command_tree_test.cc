@@ -7,7 +7,9 @@ namespace {
 
 Output Nothing(const Terminal& /*terminal*/) { return {}; }
 
-TEST(CommandTreeTest, CommandsComeBeforeTheirOwnWithFlagsPlacesAndChoices) {
+using Words = std::vector<std::pair<std::string, std::string>>;
+
+TEST(CommandTreeTest, AfterSomeWordsComeCommandsThenFlagsAndTheirChoices) {
   CommandTree tree("tool", "Does things.");
   std::string mode;
   std::string in;
@@ -17,22 +19,15 @@ TEST(CommandTreeTest, CommandsComeBeforeTheirOwnWithFlagsPlacesAndChoices) {
   file.Text("-m,--mode", "fast|slow", mode, "How");
   file.Text("in", "IN", in, "Source").Required();
   file.Switch("--loud", loud, "With noise");
-  file.SetFooter("Examples: none");
-  const std::vector<CommandEntry> commands = tree.List();
-  ASSERT_EQ(commands.size(), 3U);
-  EXPECT_EQ(commands[0].name, "");
-  EXPECT_EQ(commands[0].subcommands, std::vector<std::string>{"get"});
-  EXPECT_EQ(commands[1].name, "get");
-  const CommandEntry& entry = commands[2];
-  EXPECT_EQ(entry.name, "get file");
-  EXPECT_EQ(entry.help, "A file");
-  EXPECT_EQ(entry.footer, "Examples: none");
-  ASSERT_EQ(entry.flags.size(), 4U);  // --help first
-  EXPECT_EQ(entry.flags[1].names, (std::vector<std::string>{"-m", "--mode"}));
-  EXPECT_EQ(entry.flags[1].choices, (std::vector<std::string>{"fast", "slow"}));
-  EXPECT_EQ(entry.flags[2].place, "IN");
-  EXPECT_TRUE(entry.flags[2].required);
-  EXPECT_TRUE(entry.flags[3].type.empty());
+  EXPECT_EQ(tree.Commands(), std::vector<std::string>{"get file"});
+  EXPECT_EQ(tree.After({}).words.front(), Words::value_type("get", "One thing"));
+  EXPECT_EQ(tree.After({"get"}).words.front(), Words::value_type("file", "A file"));
+  for (const char* flag : {"-m", "--mode"}) {
+    EXPECT_EQ(tree.After({"get", "file", flag}).words, (Words{{"fast", ""}, {"slow", ""}}));
+  }
+  const CommandTree::Next next = tree.After({"get", "--mode", "fast", "file", "--loud"});
+  EXPECT_EQ(next.type, "IN");
+  EXPECT_EQ(next.words.back(), Words::value_type("--loud", "With noise"));
 }
 
 TEST(CommandTreeTest, PlaceholdersAreNoChoices) {
@@ -40,9 +35,8 @@ TEST(CommandTreeTest, PlaceholdersAreNoChoices) {
   std::string text;
   tree.root().Text("--where", "HOST:PORT|unix:PATH", text, "Place");
   tree.root().Text("--window", "sum|last|ema:A", text, "Rule");
-  const std::vector<CommandEntry> commands = tree.List();
-  EXPECT_TRUE(commands[0].flags[1].choices.empty());
-  EXPECT_TRUE(commands[0].flags[2].choices.empty());
+  EXPECT_EQ(tree.After({"--where"}).words, Words());
+  EXPECT_EQ(tree.After({"--window"}).words, Words());
 }
 
 }  // namespace

@@ -1,9 +1,8 @@
-#include "client/cli/diff.h"
-
 #include <gmock/gmock.h>
 
 #include "base/files.h"
 #include "base/json_value.h"
+#include "client/cli/commands.h"
 #include "proto/wire/placement_json.h"
 #include "tests/client/cli/explained_job.h"
 

@@ -1,11 +1,10 @@
-#include "client/cli/doctor.h"
-
 #include <gmock/gmock.h>
 
 #include <string>
 
 #include "absl/strings/str_cat.h"
 
+#include "client/cli/commands.h"
 #include "proto/wire/placement_files.h"
 #include "tests/client/cli/formats/test_files.h"
 #include "tests/client/cli/scripted_query.h"

@@ -1,10 +1,9 @@
-#include "client/cli/explain.h"
-
 #include <gmock/gmock.h>
 
 #include "absl/strings/str_cat.h"
 
 #include "base/json_value.h"
+#include "client/cli/commands.h"
 #include "tests/client/cli/explained_job.h"
 
 namespace eplb::cli {

@@ -1,8 +1,7 @@
-#include "client/cli/get.h"
-
 #include <gmock/gmock.h>
 
 #include "base/json_value.h"
+#include "client/cli/commands.h"
 #include "tests/client/cli/scripted_query.h"
 
 namespace eplb::cli {
@@ -235,10 +234,8 @@ TEST_F(GetWindowsTest, StepsWithoutAWindowAreALineAndAnEmptyColumn) {
             "70..79      0.500         0.250         3   100.0 %   1,000\n"
             "\n"
             "Measured balancedness from left to right; full height is 1\n"
-            "\n"
-            "\n"
-            "##       ##\n"
-            "##       ##\n");
+            "#  #\n"
+            "#  #\n");
 }
 
 TEST_F(GetWindowsTest, AnotherRunThatBeginsLaterIsNoGap) {

@@ -1,5 +1,3 @@
-#include "client/cli/html_report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -11,6 +9,7 @@
 #include "absl/strings/match.h"
 
 #include "base/foreign_text.h"
+#include "client/cli/page_documents.h"
 #include "client/cli/report_forms.h"
 #include "placement/digest.h"
 #include "server/http/page/assets.h"

@@ -67,12 +67,11 @@ TEST(JobTextTest, AJobThatCountsNoTokensIsNotCountingBesideItsState) {
 
 TEST(JobTextTest, AJobThatIsWorseThanWithoutEplbIsNotedUntilItEnds) {
   v1::JobStatus job = ExampleJob();
-  EXPECT_EQ(WorseText(job), "");
   job.set_worse_reason("less even than without EPLB for 3 windows in a row");
   EXPECT_THAT(StateNotes(job, "train ", Terminal{.width = 200}),
               ::testing::HasSubstr("train WORSE: less even than without EPLB for 3 windows"));
   job.set_ending(v1::RUN_ENDING_FINISHED);
-  EXPECT_EQ(WorseText(job), "");
+  EXPECT_THAT(StateNotes(job, "", kPlain), ::testing::Not(::testing::HasSubstr("WORSE")));
 }
 
 TEST(JobTextTest, SlowAndStatedGpusAreNamedWithWhatDecisionsUse) {
@@ -115,10 +114,10 @@ TEST(JobTextTest, TheObjectiveIsHowTheRunSplitsAndWhatWasMeasuredOtherwiseIsName
 TEST(JobTextTest, PausedAndObserveStandBesideTheState) {
   v1::JobStatus job = HealthyJob();
   EXPECT_EQ(StateText(job), "IDLE");
-  EXPECT_EQ(PausedText(job) + ObserveText(job), "");
+  EXPECT_EQ(StateNotes(job, "", kPlain), "");
   job.mutable_policy()->set_mode("observe");
   EXPECT_EQ(StateText(job), "IDLE (observe)");
-  EXPECT_NE(ObserveText(job), "");
+  EXPECT_NE(StateNotes(job, "", kPlain), "");
   job.set_paused(true);
   EXPECT_EQ(StateText(job), "IDLE (paused, observe)");
   job.mutable_policy()->set_mode("apply");
@@ -128,11 +127,11 @@ TEST(JobTextTest, PausedAndObserveStandBesideTheState) {
 TEST(JobTextTest, WhoPausedAJobAndWhyIsSaidOnce) {
   v1::JobStatus job = HealthyJob();
   job.set_paused(true);
-  EXPECT_EQ(PausedText(job), "PAUSED");
+  EXPECT_EQ(StateNotes(job, "", kPlain), "PAUSED\n");
   job.set_pause_reason("paused by alice: evaluation");
-  EXPECT_EQ(PausedText(job), "PAUSED by alice: evaluation");
+  EXPECT_EQ(StateNotes(job, "", kPlain), "PAUSED by alice: evaluation\n");
   job.set_pause_reason("rollback to version 9, by bob");
-  EXPECT_EQ(PausedText(job), "PAUSED: rollback to version 9, by bob");
+  EXPECT_EQ(StateNotes(job, "", kPlain), "PAUSED: rollback to version 9, by bob\n");
 }
 
 TEST(JobTextTest, ARunThatHasEndedIsNeitherPausedNorWaitsForAnybody) {
@@ -159,7 +158,6 @@ TEST(JobTextTest, ARunThatHasEndedIsNeitherPausedNorWaitsForAnybody) {
 
 TEST(JobTextTest, AStalledJobSaysSoBesideItsStateAndOnALineOfItsOwn) {
   v1::JobStatus job = HealthyJob();
-  EXPECT_EQ(StalledText(job) + CandidateText(job) + RefusedText(job), "");
   job.set_stalled("windows");
   job.set_stalled_reason("rank 1 is 2000 steps behind with its reports");
   job.set_paused(true);

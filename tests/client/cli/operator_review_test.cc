@@ -1,7 +1,6 @@
-#include "client/cli/operator_review.h"
-
 #include <gtest/gtest.h>
 
+#include "client/cli/run_review.h"
 #include "tests/client/cli/small_run.h"
 
 namespace eplb::cli {

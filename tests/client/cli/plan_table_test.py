@@ -71,7 +71,7 @@ class PlanTableTest(command.CommandTest):
                             self.assertLessEqual(max(map(len, text.splitlines())), columns)
 
     def test_more_columns_are_used(self):
-        for name in ("bars", "columns", "histogram"):
+        for name in ("bars", "histogram"):
             self.assertGreater(max(map(len, self.table(name, 160).splitlines())), 110, name)
 
     def test_constraints_and_worst_layers_are_named(self):
@@ -94,9 +94,6 @@ class PlanTableTest(command.CommandTest):
     def test_unusable_gpus_are_marked(self):
         marked = [line for line in self.table("bars with speeds").splitlines() if line.endswith("unusable")]
         self.assertEqual([line.split()[0] for line in marked], ["2"])
-        foot = self.table("speeds").splitlines()[-1]
-        width = (80 - 7) // 20
-        self.assertEqual([at // width for at, c in enumerate(foot[7:]) if c == "x"], [3, 7, 8, 9])
 
     def test_many_gpus_are_counted_in_a_histogram(self):
         text = self.table("histogram")

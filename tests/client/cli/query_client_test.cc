@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "client/cli/get.h"
+#include "client/cli/commands.h"
 #include "tests/client/cli/scripted_query.h"
 
 namespace eplb::cli {

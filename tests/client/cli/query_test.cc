@@ -4,8 +4,7 @@
 #include <string>
 
 #include "base/json_value.h"
-#include "client/cli/get.h"
-#include "client/cli/status.h"
+#include "client/cli/commands.h"
 #include "proto/wire/placement_files.h"
 #include "proto/wire/placement_json.h"
 #include "tests/client/cli/formats/test_files.h"
@@ -31,7 +30,7 @@ class QueryTest : public FilesTest {
     job.add_layer_balancedness(1);
   }
   QueryOptions Options(Format format = Format::kTable) const { return daemon_.Options(format); }
-  GetPlacementOptions Placed(const std::string& job, Format format = Format::kTable) const {
+  GetOptions Placed(const std::string& job, Format format = Format::kTable) const {
     return {.query = Options(format), .job = job};
   }
   ScriptedQuery daemon_;
@@ -172,7 +171,7 @@ TEST_F(QueryTest, APlacementComesAsTableAsJsonAndAsFile) {
   EXPECT_EQ(*wire::GetInteger(*json, "version"), 3);
   EXPECT_EQ(*wire::GetString(*json, "digest"), DigestOf(ExampleAfter()).Hex());
   EXPECT_EQ(*wire::PlacementFromJson(*json->Find("placement")), ExampleAfter());
-  GetPlacementOptions to_file = Placed("train");
+  GetOptions to_file = Placed("train");
   to_file.out = Path("p.json");
   EXPECT_EQ(RunGetPlacement(to_file, kPlain).exit_code, kOk);
   EXPECT_EQ(*ReadPlacementFile(Path("p.json")), ExampleAfter());
@@ -197,7 +196,7 @@ TEST_F(QueryTest, AnUnknownJobIsNotFoundWithNothingOnStdout) {
 }
 
 TEST_F(QueryTest, AnEarlierVersionIsToldWhileItIsKept) {
-  GetPlacementOptions options = Placed("train", Format::kJson);
+  GetOptions options = Placed("train", Format::kJson);
   options.version = 1;
   EXPECT_THAT(RunGetPlacement(options, kPlain).out, HasSubstr(R"("version":1,)"));
   options.version = 2;
@@ -207,7 +206,7 @@ TEST_F(QueryTest, AnEarlierVersionIsToldWhileItIsKept) {
 }
 
 TEST_F(QueryTest, ALayerOutsideTheJobIsRefused) {
-  GetPlacementOptions options = Placed("train");
+  GetOptions options = Placed("train");
   options.layer = 2;
   EXPECT_EQ(RunGetPlacement(options, kPlain).exit_code, kUsage);
 }

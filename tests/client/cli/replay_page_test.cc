@@ -4,7 +4,6 @@
 
 #include <vector>
 
-#include "placement/policies/registry.h"
 #include "tests/client/cli/page_of_job.h"
 #include "tests/client/cli/small_run.h"
 

@@ -1,11 +1,9 @@
-#include "client/cli/report.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cmath>
 #include <limits>
 
+#include "client/cli/commands.h"
 #include "client/cli/report_forms.h"
 #include "client/cli/run_review.h"
 #include "placement/split/batch_split.h"

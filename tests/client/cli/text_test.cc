@@ -78,22 +78,14 @@ TEST(TextTest, ColumnsAreAlignedAndLinesEndWithoutSpaces) {
   EXPECT_EQ(FormatTable(table, kPlain), "name   n\na     10\nlong   5\n");
 }
 
-TEST(TextTest, AColumnThatSaysNothingIsLeftOut) {
-  Table left({"a", ">b", "c"});
-  left.rows = {{"1", "-", "-"}, {"2", "-", "3"}};
-  DropEmpty(left, {"b", "c", "no such"});
-  EXPECT_EQ(FormatTable(left, kPlain), "a  c\n1  -\n2  3\n");
-}
-
 TEST(TextTest, ColumnsAreLeftOutUntilATableFits) {
   Table table({"long name", ">b", "c"});
   table.rows = {{"1", "22", "333"}};
-  for (const auto& [width, columns] : {std::pair(18, 3U), std::pair(17, 2U), std::pair(13, 1U)}) {
-    Table left = table;
-    DropToFit(left, {"no such", "b", "c"}, width);
-    EXPECT_EQ(left.heading.size(), columns) << width;
-    EXPECT_EQ(left.right.size(), columns);
-    EXPECT_EQ(left.rows.front().size(), columns);
+  for (const auto& [width, heading] :
+       {std::pair(18, "long name   b  c\n"), std::pair(17, "long name  c\n"),
+        std::pair(13, "long name\n")}) {
+    EXPECT_THAT(FormatTable(table, {.width = width}, {"no such", "b", "c"}),
+                ::testing::StartsWith(heading));
   }
 }
 
@@ -109,12 +101,12 @@ TEST(TextTest, BarsShowTheirShare) {
 TEST(TextTest, ChartColumnsGrowFromTheBottom) {
   const std::vector<double> values = {0, 5, 10};
   EXPECT_THAT(ColumnChart(values, 10, 2, 3, kPlain), ElementsAre("  #", " ##"));
-  EXPECT_THAT(ColumnChart(values, 10, 2, 9, kPlain), ElementsAre("      ## ", "   ## ## "));
+  EXPECT_THAT(ColumnChart({&values[0], 2}, 10, 2, 3, kPlain), ElementsAre(" #"));
 }
 
 TEST(TextTest, AChartNarrowerThanItsValuesShowsTheLargestOfNeighbours) {
   const std::vector<double> values = {0, 10, 0, 0};
-  EXPECT_THAT(ColumnChart(values, 10, 1, 2, kPlain), ElementsAre("# "));
+  EXPECT_THAT(ColumnChart(values, 10, 1, 2, kPlain), ElementsAre("#"));
 }
 
 }  // namespace

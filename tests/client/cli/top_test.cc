@@ -1,7 +1,6 @@
-#include "client/cli/top.h"
-
 #include <gmock/gmock.h>
 
+#include "client/cli/commands.h"
 #include "tests/client/cli/explained_job.h"
 
 namespace eplb::cli {

@@ -10,7 +10,6 @@
 #include <utility>
 #include <vector>
 
-#include "client/cli/plan_trace.h"
 #include "client/cli/report_forms.h"
 
 #include "eplb/v1/query.pb.h"

@@ -1,5 +1,3 @@
-#include "client/cli/transport_checks.h"
-
 #include <gmock/gmock.h>
 
 #include <cstdlib>
@@ -13,6 +11,7 @@
 #include "absl/strings/str_split.h"
 #include "absl/strings/strip.h"
 
+#include "client/cli/health_checks.h"
 #include "client/rows/paths/nccl_settings.h"
 #include "tests/client/cli/scripted_query.h"
 

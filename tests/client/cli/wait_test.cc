@@ -5,7 +5,7 @@
 #include "absl/time/clock.h"
 
 #include "base/json_value.h"
-#include "client/cli/change_commands.h"
+#include "client/cli/commands.h"
 #include "tests/client/cli/scripted_query.h"
 
 namespace eplb::cli {
@@ -165,8 +165,8 @@ v1::Plan EndedPlan(uint64_t number, v1::PlanResult result) {
 
 class RebalanceWaitTest : public WaitTest {
  protected:
-  RebalanceOptions Waiting(const std::string& timeout) const {
-    return {.change = {.query = daemon_.Options()}, .wait = true, .wait_timeout = timeout};
+  ChangeOptions Waiting(const std::string& timeout) const {
+    return {.query = daemon_.Options(), .wait = true, .wait_timeout = timeout};
   }
 };
 

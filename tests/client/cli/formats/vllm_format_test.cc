@@ -114,7 +114,7 @@ TEST(VllmFormatTest, RecordsOfOtherTypesAreSkippedWithANote) {
   // A stranger cannot make the note long.
   std::string many = kStats;
   for (int i = 0; i < 20; ++i) absl::StrAppend(&many, "{\"record_type\":\"t", i, "\"}\n");
-  EXPECT_THAT(ParseVllmLoad("f", many)->notes.front(), ::testing::EndsWith(" and 12 more"));
+  EXPECT_THAT(ParseVllmLoad("f", many)->notes.front(), ::testing::EndsWith(" and others"));
 }
 
 TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
@@ -137,14 +137,9 @@ TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
       {"FirstLayer", With(With(good, "\"1\":", "\"2\":"), "\"0\":", "\"1\":"),
        "has layers 1,2, vllm counts MoE layers from 0"},
       {"Gap", With(good, "\"1\":", "\"2\":"), "has layers 0,2, vllm counts MoE layers from 0"},
-      {"Short", With(good, "[1,1,0]", "[1,0]"), "layer 1 has 2 entries, expected 3 slots"},
-      {"Huge", With(good, "\"num_slots\":3", "\"num_slots\":1000000000"),
-       "layer 0 has 3 entries, expected 1000000000"},
       {"Redundant", With(good, "experts\":1", "experts\":3"),
        "num_redundant_experts 3, but the map holds 2"},
       {"Negative", With(good, "experts\":1", "experts\":-1"), "num_redundant_experts is -1"},
-      {"Id", With(good, "[1,1,0]", "[1,-2,0]"), "layer 1 slot 1 is -2"},
-      {"Real", With(good, "[1,1,0]", "[1,1.0,0]"), "[1] is 1.0, expected an integer"},
       {"Nan", With(good, "[1,1,0]", "[1,NaN,0]"), "line 1: column"},
       {"MetaLayers", With(kMeta, "layers\":2", "layers\":3") + good,
        "eplb_load_meta has 3 layers, there are 2"},
@@ -165,7 +160,7 @@ TEST(VllmFormatTest, LoadsThatAreNoneAreRefused) {
   const Refused cases[] = {
       {"NoStats", kMapping, "has no eplb_load_stats"},
       {"Truncated", good + good.substr(0, 50), "line 2: column"},
-      {"Steps", good + good, "line 2: step 100 is not above the record before, 100"},
+      {"Steps", good + good, "line 2: first_step is 100, the window before covers steps 100..100"},
       {"Negative step", With(good, ":100", ":-1"), "step is -1"},
       {"NoMap", With(good, "p2l_map", "p2l"), "p2l_map is missing"},
       {"NoLoad", With(good, "expert_load", "load"), "expert_load is missing"},
@@ -181,7 +176,7 @@ TEST(VllmFormatTest, LoadsThatAreNoneAreRefused) {
       {"HugeId", With(good, "[1,1,0]]}", "[1,2147483647,0]]}"), "slot 1 is 2147483647"},
       {"Missing", With(good, "[1,1,0]]}", "[1,1,1]]}"), "layer 1: expert 0 is in no slot"},
       {"Layers", good + With(With(With(good, "100", "200"), ",[2,3,4]", ""), ",[1,1,0]", ""),
-       "line 2: has 1 layers x 2 experts, the record before has 2 x 2"},
+       "line 2: load has 1 layers x 2 experts, the window before has 2 x 2"},
       {"MetaLayers", With(kMeta, "layers\":2", "layers\":58") + good, "has 58 layers"},
       {"MetaRedundant", With(kMeta, "experts\":1", "experts\":0") + good,
        "eplb_load_meta has num_redundant_experts 0, but the map holds 2 experts in 3 slots"},

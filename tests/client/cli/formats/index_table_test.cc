@@ -1,4 +1,4 @@
-#include "client/cli/formats/layer_assignments.h"
+#include "client/cli/formats/index_table.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -34,8 +34,15 @@ TEST(LayerAssignmentsTest, WhatIsNoneIsRefusedWithItsPlace) {
       {R"({"initial_global_assignments":{"3":[0,1],"4":[0]}})",
        "layer 4 has 1 entries, expected 2"},
       {R"({"num_slots":3,"initial_global_assignments":{"3":[0,1]}})", "has 2 entries, expected 3"},
-      {R"({"initial_global_assignments":{"3":[0,-2]}})", "layer 3 slot 1 is -2"},
-      {R"({"initial_global_assignments":{"3":[0,0.5]}})", "layer 3"}};
+      {R"({"initial_global_assignments":{"3":[0,-2]}})", "layer 3 entry 1 is -2"},
+      {R"({"initial_global_assignments":{"3":[0,99999999999]}})", "entry 1 is 99999999999"},
+      {R"({"initial_global_assignments":{"3":[0,99999999999999999999]}})",
+       "[1] is 99999999999999999999, expected -1..2^31-1"},
+      {R"({"initial_global_assignments":{"3":7}})", "layer 3 is an integer"},
+      {R"({"initial_global_assignments":{"99999999999":[0]}})", "key \"99999999999\""},
+      {R"({"num_slots":0,"initial_global_assignments":{"3":[0]}})", "expected 0 slots"},
+      {R"({"num_slots":1000000000,"initial_global_assignments":{"3":[0]}})", "1000000000 slots"},
+      {R"({"initial_global_assignments":{"3":[0,0.5]}})", "[1] is 0.5, expected an integer"}};
   for (const auto& [json, words] : refused) {
     EXPECT_THAT(std::string(Read(json).status().message()), HasSubstr(words)) << json;
   }

@@ -1,4 +1,4 @@
-#include "client/cli/formats/placement_content.h"
+#include "client/cli/formats/format_table.h"
 
 #include <gtest/gtest.h>
 
