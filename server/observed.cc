@@ -59,9 +59,9 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   snapshot.refused_jobs = runner.Refusals();
   snapshot.per_expert = observed.per_expert;
   if (observed.per_expert) {
-    for (const core::JobView& job : snapshot.jobs) {
-      absl::StatusOr<core::WindowView> window = runner.NewestWindow(job.job);
-      if (window.ok()) snapshot.expert_tokens.push_back({job.job, *std::move(window)});
+    for (const v1::JobStatus& job : snapshot.jobs) {
+      absl::StatusOr<core::WindowView> window = runner.NewestWindow(job.job());
+      if (window.ok()) snapshot.expert_tokens.push_back({job.job(), *std::move(window)});
     }
   }
   const RunnerCounters counters = runner.Counters();

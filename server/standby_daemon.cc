@@ -105,7 +105,7 @@ HttpServer::Sources StandbyDaemon::SourcesOfStandby() const {
                 return MetricsText(snapshot);
               },
           .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
-          .api = {.jobs = [] { return std::vector<core::JobView>(); },
+          .api = {.jobs = [] { return std::vector<v1::JobStatus>(); },
                   .refusals = [] { return std::vector<RefusedRanks>(); },
                   .warnings = [text] { return std::vector<std::string>{text()}; },
                   .job = stands_by,

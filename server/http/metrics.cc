@@ -12,6 +12,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "proto/wire/message_json.h"
+
 namespace eplb {
 
 namespace {
@@ -70,8 +72,6 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-using core::AboveZero;
-
 constexpr MetricType kGauge = MetricType::Gauge;
 constexpr MetricType kCounter = MetricType::Counter;
 
@@ -85,10 +85,15 @@ struct Family {
   std::optional<double> (*value)(const Source& source);
 };
 using Snapshot = MetricsSnapshot;
-using core::JobView;
+using v1::JobStatus;
 using Value = std::optional<double>;
 
-double Number(int64_t count) { return static_cast<double>(count); }
+template <class Count>
+double Number(Count count) {
+  return static_cast<double>(count);
+}
+
+Value Sampled(bool has, double value) { return has ? Value(value) : std::nullopt; }
 
 constexpr Family<Snapshot> kDaemonFamilies[] = {
     {kGauge, "eplb_ready",
@@ -169,127 +174,149 @@ constexpr Family<Snapshot> kDaemonFamilies[] = {
      [](const Snapshot& s) -> Value { return s.process.start_unix_seconds; }},
 };
 
-Value WorstLayer(const JobView& job) {
+Value WorstLayer(const JobStatus& job) {
   Value worst;
-  for (const std::optional<double>& one : job.layer_balancedness) {
-    if (one) worst = std::min(worst.value_or(*one), *one);
+  for (const double one : job.layer_balancedness()) {
+    if (one > 0) worst = std::min(worst.value_or(one), one);
   }
   return worst;
 }
 
-int64_t SlowGpus(const JobView& job) {
-  return std::ranges::count_if(job.gpu_speeds,
-                               [](const auto& one) { return one.measured_speed.has_value(); });
+int64_t SlowGpus(const JobStatus& job) {
+  return std::ranges::count_if(job.gpu_speeds(),
+                               [](const auto& one) { return one.has_measured(); });
 }
 
-Value SlowestGpu(const JobView& job) {
+Value SlowestGpu(const JobStatus& job) {
   Value slowest;
-  for (const auto& one : job.gpu_speeds) {
-    if (one.measured_speed) slowest = std::min(slowest.value_or(1), *one.measured_speed);
+  for (const auto& one : job.gpu_speeds()) {
+    if (one.has_measured()) slowest = std::min(slowest.value_or(1), one.measured());
   }
   return slowest;
 }
 
 // One sample per job.
-constexpr Family<JobView> kJobFamilies[] = {
+constexpr Family<JobStatus> kJobFamilies[] = {
     {kGauge, "eplb_job_ranks", "Ranks of the job's run.",
-     [](const JobView& job) -> Value { return job.world_size; }},
+     [](const JobStatus& job) -> Value { return job.world_size(); }},
     {kGauge, "eplb_job_connected_ranks", "Ranks of the run whose stream is open.",
-     [](const JobView& job) -> Value { return job.connected_ranks; }},
+     [](const JobStatus& job) -> Value { return job.connected_ranks(); }},
     {kGauge, "eplb_led_elsewhere",
      "1 when the ranks of the job's run left for another daemon, which leads them; otherwise 0.",
-     [](const JobView& job) -> Value { return job.led_elsewhere; }},
+     [](const JobStatus& job) -> Value { return job.led_elsewhere(); }},
     {kGauge, "eplb_job_step", "Highest optimizer step that a rank reported.",
-     [](const JobView& job) -> Value { return Number(job.step); }},
+     [](const JobStatus& job) -> Value { return Number(job.step()); }},
     {kGauge, "eplb_placement_version", "Version of the current placement.",
-     [](const JobView& job) -> Value { return Number(job.version); }},
+     [](const JobStatus& job) -> Value { return Number(job.version()); }},
     {kGauge, "eplb_last_commit_step", "Optimizer step of the newest switch.",
-     [](const JobView& job) -> Value { return AboveZero(Number(job.last_switched_step)); }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.last_switched_step() > 0, Number(job.last_switched_step()));
+     }},
     {kGauge, "eplb_balancedness_mean_ratio",
      "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
      "newest complete window whose placements are known, each step under the placement that it ran "
      "under. For a job that splits each batch exactly and reports it, max GPU load is that of each "
      "batch, summed over the batches. Absent before such a window, and while the newest window has "
      "no tokens.",
-     [](const JobView& job) -> Value { return job.balancedness; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_balancedness(), job.balancedness());
+     }},
     {kGauge, "eplb_balancedness_worst_ratio",
      "Smallest of a job's eplb_balancedness_ratio over all its layers.", &WorstLayer},
     {kGauge, "eplb_static_balancedness_ratio",
      "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the static "
      "placement in equal shares. Absent as eplb_without_eplb_balancedness_ratio.",
-     [](const JobView& job) -> Value { return job.balancedness_static; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_balancedness_static(), job.balancedness_static());
+     }},
     {kGauge, "eplb_without_eplb_balancedness_ratio",
      "Counterfactual: eplb_balancedness_mean_ratio of the same window, had each expert one slot, "
      "in order. Absent when ranks that split batches do not report it.",
-     [](const JobView& job) -> Value { return job.balancedness_without_eplb; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_balancedness_without_eplb(), job.balancedness_without_eplb());
+     }},
     {kGauge, "eplb_predicted_balancedness_ratio",
      "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first whole "
      "window under the newest plan that switched anything, corrected by the errors of the job's "
      "earlier predictions.",
-     [](const JobView& job) -> Value { return job.balancedness_predicted; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_balancedness_predicted(), job.balancedness_predicted());
+     }},
     {kGauge, "eplb_prediction_error_ratio",
      "The error of eplb_predicted_balancedness_ratio: in all but the rarest windows the measured "
      "value is within it. Absent until a prediction was compared.",
-     [](const JobView& job) -> Value { return job.prediction_error; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_prediction_error(), job.prediction_error());
+     }},
     {kGauge, "eplb_seen_balancedness_ratio",
      "Measured: what followed eplb_predicted_balancedness_ratio, on the first complete window all "
      "of whose steps ran under that plan's last placement. Absent before it.",
-     [](const JobView& job) -> Value { return job.balancedness_seen; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_balancedness_seen(), job.balancedness_seen());
+     }},
     {kGauge, "eplb_saved_seconds",
      "Sum over the run's measured windows and over layers of (max GPU load without EPLB - max GPU "
      "load measured) * cost.token_ns, where without EPLB each expert has one slot, in order; below "
      "0 when that would have been faster. Absent without cost.token_ns.",
-     [](const JobView& job) -> Value { return job.saved_seconds; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_saved_seconds(), job.saved_seconds());
+     }},
     {kGauge, "eplb_spent_seconds",
      "Sum over the run's committed chunks of the longest boundary of any rank. Absent before the "
      "first.",
-     [](const JobView& job) -> Value { return job.spent_seconds; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_spent_seconds(), job.spent_seconds());
+     }},
     {kGauge, "eplb_observed_only",
      "1 when the policy of the job only reports what it would do (policy.mode = observe); "
      "otherwise 0.",
-     [](const JobView& job) -> Value { return job.settings.observe; }},
+     [](const JobStatus& job) -> Value { return job.policy().mode() == "observe"; }},
     {kCounter, "eplb_commits_total", "Chunks that all ranks switched, since the daemon started.",
-     [](const JobView& job) -> Value { return Number(job.commits); }},
+     [](const JobStatus& job) -> Value { return Number(job.commits()); }},
     {kGauge, "eplb_plan_state_seconds", "Time in that state.",
-     [](const JobView& job) -> Value { return absl::ToDoubleSeconds(job.state_age); }},
+     [](const JobStatus& job) -> Value { return job.state_seconds(); }},
     {kGauge, "eplb_stuck_plan_seconds",
      "Age of a state that is older than three times its deadline, LOST included; otherwise 0.",
-     [](const JobView& job) -> Value { return job.stuck_seconds; }},
+     [](const JobStatus& job) -> Value { return job.stuck_seconds(); }},
     {kGauge, "eplb_paused",
      "1 if the job's proposals are paused, by an operator or after a loss in the store; otherwise "
      "0.",
-     [](const JobView& job) -> Value { return job.paused; }},
+     [](const JobStatus& job) -> Value { return job.paused(); }},
     {kGauge, "eplb_coverage_ratio",
      "Reporters of the newest complete window / reporters of the job. Absent before a window.",
-     [](const JobView& job) -> Value { return job.coverage; }},
+     [](const JobStatus& job) -> Value { return Sampled(job.has_coverage(), job.coverage()); }},
     {kGauge, "eplb_quarantine",
      "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
-     [](const JobView& job) -> Value { return job.state == core::JobState::kQuarantine; }},
+     [](const JobStatus& job) -> Value { return job.state() == v1::JOB_STATE_QUARANTINE; }},
     {kGauge, "eplb_not_counting",
      "1 when the job trains and some layer or some reporting rank has counted no token for two "
      "report intervals; otherwise 0.",
-     [](const JobView& job) -> Value { return !job.not_counting_reason.empty(); }},
+     [](const JobStatus& job) -> Value { return !job.not_counting_reason().empty(); }},
     {kGauge, "eplb_coverage_now_ratio",
      "Reporters that sent the newest window that should be complete / reporters of the job. Absent "
      "before such a window.",
-     [](const JobView& job) -> Value { return job.coverage_now; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_coverage_now(), job.coverage_now());
+     }},
     {kGauge, "eplb_step_seconds", "Time of a step, from the times at which steps were reported.",
-     [](const JobView& job) -> Value { return job.step_seconds; }},
+     [](const JobStatus& job) -> Value {
+       return Sampled(job.has_step_seconds(), job.step_seconds());
+     }},
     {kGauge, "eplb_slow_gpus",
      "GPUs of the EP group whose step times are above those that are expected for their tokens.",
-     [](const JobView& job) -> Value { return Number(SlowGpus(job)); }},
+     [](const JobStatus& job) -> Value { return Number(SlowGpus(job)); }},
     {kGauge, "eplb_slowest_gpu_speed_ratio",
      "Measured speed of the slowest GPU / speed of the median GPU. Absent while no GPU is named "
      "slow.",
      &SlowestGpu},
     {kCounter, "eplb_windows_given_up_total",
      "Load windows that too few ranks reported before newer ones took their place.",
-     [](const JobView& job) -> Value { return Number(job.windows_given_up); }},
+     [](const JobStatus& job) -> Value { return Number(job.windows_given_up()); }},
     {kGauge, "eplb_run_number", "Number of the current run, rising within a job; 0 = none yet.",
-     [](const JobView& job) -> Value { return Number(job.run_number); }},
+     [](const JobStatus& job) -> Value { return Number(job.run_number()); }},
     {kGauge, "eplb_candidate_ranks",
      "Registered ranks of a newer run that is not balanced yet; 0 when there is none.",
-     [](const JobView& job) -> Value { return job.candidate ? job.candidate->registered : 0; }},
+     [](const JobStatus& job) -> Value { return job.candidate().registered_ranks(); }},
 };
 
 struct Histogram {
@@ -384,10 +411,10 @@ void AddTables(const Snapshot& s, Page& page) {
       page.Sample(Number(count), {{family.label, cell}});
     }
   }
-  for (const Family<JobView>& family : kJobFamilies) {
+  for (const Family<JobStatus>& family : kJobFamilies) {
     page.Family(family.type, family.name, family.help);
-    for (const JobView& job : s.jobs) {
-      if (const Value value = family.value(job)) page.Sample(*value, {{kJobLabel, job.job}});
+    for (const JobStatus& job : s.jobs) {
+      if (const Value value = family.value(job)) page.Sample(*value, {{kJobLabel, job.job()}});
     }
   }
   for (const Histogram& histogram : kHistograms) {
@@ -407,12 +434,12 @@ void AddLayers(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_balancedness_ratio",
               "Measured: mean GPU load / max GPU load of a layer, 1 is best; of the window of "
               "eplb_balancedness_mean_ratio. Absent for a layer without tokens.");
-  for (const JobView& job : s.jobs) {
-    if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
-    for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
-      if (!job.layer_balancedness[layer]) continue;
-      page.Sample(*job.layer_balancedness[layer],
-                  {{kJobLabel, job.job}, {"layer", absl::StrCat(layer)}});
+  for (const JobStatus& job : s.jobs) {
+    if (job.layer_balancedness_size() > kMaxLayerLabels) continue;
+    for (int layer = 0; layer < job.layer_balancedness_size(); ++layer) {
+      if (job.layer_balancedness(layer) == 0) continue;
+      page.Sample(job.layer_balancedness(layer),
+                  {{kJobLabel, job.job()}, {"layer", absl::StrCat(layer)}});
     }
   }
 }
@@ -452,29 +479,31 @@ void AddLabelledByJob(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_job_info",
               "Always 1; the labels name the policy that decides for the job, and its mode: apply, "
               "or observe.");
-  for (const JobView& job : s.jobs) {
-    page.Sample(1, {{kJobLabel, job.job},
-                    {"policy", job.settings.policy_name},
-                    {"mode", job.settings.observe ? "observe" : "apply"}});
+  for (const JobStatus& job : s.jobs) {
+    page.Sample(
+        1,
+        {{kJobLabel, job.job()}, {"policy", job.policy().name()}, {"mode", job.policy().mode()}});
   }
   page.Family(kGauge, "eplb_plan_state",
               "1 for the state that the job is in: RECOVERING, IDLE, SOLVING, PREPARING, VOTING, "
               "CANCELLING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
-  for (const JobView& job : s.jobs) {
-    page.Sample(1, {{kJobLabel, job.job}, {"state", std::string(core::JobStateName(job.state))}});
+  for (const JobStatus& job : s.jobs) {
+    page.Sample(1, {{kJobLabel, job.job()}, {"state", wire::EnumText(job.state())}});
   }
   page.Family(
       kGauge, "eplb_stalled",
       "1 when the job trains and its balancing has stopped; otherwise 0. The label names the "
       "reason: store, state, lost, hung, windows, decisions, withdrawn, candidate, refused; none.");
-  for (const JobView& job : s.jobs) {
-    page.Sample(job.stalled.empty() ? 0 : 1,
-                {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});
+  for (const JobStatus& job : s.jobs) {
+    page.Sample(
+        job.stalled().empty() ? 0 : 1,
+        {{kJobLabel, job.job()}, {"reason", job.stalled().empty() ? "none" : job.stalled()}});
   }
   page.Family(kCounter, "eplb_job_refusals_total",
               "Registrations of ranks that were refused, since the daemon started; also of the "
               "newest jobs that the daemon does not serve.");
-  for (const JobView& job : s.jobs) page.Sample(Number(job.refused_hellos), {{kJobLabel, job.job}});
+  for (const JobStatus& job : s.jobs)
+    page.Sample(Number(job.refused_hellos()), {{kJobLabel, job.job()}});
   for (const core::RefusedJob& refused : s.refused_jobs) {
     page.Sample(Number(refused.count), {{kJobLabel, refused.job}});
   }
@@ -482,11 +511,12 @@ void AddLabelledByJob(const Snapshot& s, Page& page) {
               "Predictions of committed decisions that were compared with what followed, since the "
               "daemon started: within = the measured balancedness was within the predicted one +- "
               "its error, above = better, below = worse.");
-  for (const JobView& job : s.jobs) {
-    const auto& counts = job.prediction_counts;
-    for (const auto& [result, count] :
-         {std::pair("within", counts.within), {"above", counts.above}, {"below", counts.below}}) {
-      page.Sample(Number(count), {{kJobLabel, job.job}, {"result", result}});
+  for (const JobStatus& job : s.jobs) {
+    const auto& counts = job.prediction_counts();
+    for (const auto& [result, count] : {std::pair("within", counts.within()),
+                                        {"above", counts.above()},
+                                        {"below", counts.below()}}) {
+      page.Sample(Number(count), {{kJobLabel, job.job()}, {"result", result}});
     }
   }
 }
@@ -497,17 +527,17 @@ void AddCandidates(const Snapshot& s, Page& page) {
               "Back-test: what a candidate (policy/estimate/cadence; none: without any move) would "
               "have saved on the run's windows so far, less its migrations and replicas. Absent "
               "before a step was timed.");
-  for (const JobView& job : s.jobs) {
-    for (const core::TriedCandidate& one : job.candidates) {
-      if (!one.net_seconds) continue;
-      page.Sample(*one.net_seconds, {{kJobLabel, job.job}, {"candidate", one.name}});
+  for (const JobStatus& job : s.jobs) {
+    for (const v1::TriedCandidate& one : job.candidates()) {
+      if (!one.has_net_seconds()) continue;
+      page.Sample(one.net_seconds(), {{kJobLabel, job.job()}, {"candidate", one.name()}});
     }
   }
   page.Family(kGauge, "eplb_candidate_in_use",
               "1 for the candidate that makes the next decision, otherwise 0.");
-  for (const JobView& job : s.jobs) {
-    for (const core::TriedCandidate& one : job.candidates) {
-      page.Sample(one.in_use ? 1 : 0, {{kJobLabel, job.job}, {"candidate", one.name}});
+  for (const JobStatus& job : s.jobs) {
+    for (const v1::TriedCandidate& one : job.candidates()) {
+      page.Sample(one.in_use() ? 1 : 0, {{kJobLabel, job.job()}, {"candidate", one.name()}});
     }
   }
 }

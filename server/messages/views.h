@@ -1,4 +1,4 @@
-// Views of the core as messages, for gRPC and for HTTP.
+// Refusals and windows as messages, for gRPC and for HTTP.
 #pragma once
 
 #include "absl/time/time.h"
@@ -8,8 +8,6 @@
 #include "eplb/v1/query.pb.h"
 
 namespace eplb {
-
-void ToProto(const core::JobView& view, v1::JobStatus* out);
 
 // now: on the clock of RefusedJob::at.
 void ToProto(const core::RefusedJob& refused, absl::Time now, v1::Refusal* out);

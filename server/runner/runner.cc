@@ -279,20 +279,20 @@ std::shared_ptr<const Runner::Views> Runner::LastViews() const {
   return views_;
 }
 
-std::vector<core::JobView> Runner::Jobs() const {
+std::vector<v1::JobStatus> Runner::Jobs() const {
   if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) {
     return core_.Jobs(MonotonicNow());
   }
   return LastViews()->jobs;
 }
 
-absl::StatusOr<core::JobView> Runner::Job(const std::string& job) const {
+absl::StatusOr<v1::JobStatus> Runner::Job(const std::string& job) const {
   if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) {
     return core_.Job(job, MonotonicNow());
   }
   const std::shared_ptr<const Views> views = LastViews();
   const auto found = std::ranges::find_if(
-      views->jobs, [&job](const core::JobView& view) { return view.job == job; });
+      views->jobs, [&job](const v1::JobStatus& status) { return status.job() == job; });
   if (found != views->jobs.end()) return *found;
   const std::lock_guard lock(core_mutex_);  // it may have registered since the views were made
   return core_.Job(job, MonotonicNow());

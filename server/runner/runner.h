@@ -89,8 +89,8 @@ class Runner {
   int64_t term() const;
   // The term with which a store of several daemons elected this one; 0: there was no election.
   int64_t election_term() const { return elected_ ? term() : 0; }
-  std::vector<core::JobView> Jobs() const;
-  absl::StatusOr<core::JobView> Job(const std::string& job) const;
+  std::vector<v1::JobStatus> Jobs() const;
+  absl::StatusOr<v1::JobStatus> Job(const std::string& job) const;
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;
   absl::StatusOr<core::LeaderView> Leader(const std::string& job, const std::string& run_id) const;
@@ -141,7 +141,7 @@ class Runner {
     RunnerCounters counters;  // but for queued_events
   };
   struct Views {
-    std::vector<core::JobView> jobs;
+    std::vector<v1::JobStatus> jobs;
     std::vector<core::RefusedJob> refusals;
   };
 

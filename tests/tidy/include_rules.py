@@ -30,7 +30,7 @@ MAY_INCLUDE = {
     "server/core/decisions": {"server/core/state", "server/core/values", "proto", "placement", "placement/backtest", "placement/decision",
                               "placement/policies"},
     "server/core/ranks": {"server/core/decisions", "server/core/state", "server/core/values", "proto"},
-    "server/core": {"server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
+    "server/core": {"server/messages", "server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
                     "placement/backtest", "placement/policies", "placement/split"},
     "server/etcd": {"server/store", "proto", "placement"},
     "server/history": {"server/core/values", "placement"},
@@ -60,7 +60,8 @@ ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 # Marks of a protobuf or gRPC type, and the only places that may have it.
 RPC_HEADER = re.compile(r"(\.pb\.h$|^grpc(pp)?/|^google/protobuf/)")
 RPC_PLACES = ("proto/wire/channel_credentials", "proto/wire/convert", "proto/wire/fields", "proto/wire/message_json", "proto/wire/message_texts", "proto/wire/status",
-              "server/etcd/", "server/messages/", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
+              "server/core/core.h", "server/core/decisions/gpu_speeds", "server/core/views", "server/etcd/",
+              "server/http/", "server/messages/", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
 # Headers that users include: nothing of protobuf or gRPC may be reached from them, on any way.
 PUBLIC_HEADER = re.compile(r"^client/(c/)?[^/]+\.h$")
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include <google/protobuf/text_format.h>
 
 #include <nlohmann/json.hpp>
 
@@ -18,15 +19,16 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-core::JobView TestView() {
-  core::JobView view;
-  view.job = "train";
-  view.state = core::JobState::kIdle;
-  view.shape = {.num_layers = 2, .num_experts = 4, .num_slots = 4, .num_gpus = 2};
-  view.balancedness = std::numeric_limits<double>::quiet_NaN();
-  view.last_reason = "kept \xff it";
-  view.ranks = {
-      {.rank = 0, .connected = true, .running_version = 3, .prepared_version = 0, .step = 7}};
+v1::JobStatus TestView() {
+  v1::JobStatus view;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(R"(
+    job: "train" state: JOB_STATE_IDLE digest: "0123"
+    shape { num_layers: 2 num_experts: 4 num_slots: 4 num_gpus: 2 num_nodes: 1 num_groups: 1 }
+    balancedness: nan
+    ranks { connected: true running_version: 3 step: 7 state: RANK_STATE_CONNECTED }
+  )",
+                                                            &view));
+  view.set_last_reason("kept \xff it");
   return view;
 }
 
@@ -64,7 +66,7 @@ ApiSources TestSources() {
          .ago = absl::Seconds(3)}};
   };
   sources.warnings = [] { return std::vector<std::string>{"too few descriptors"}; };
-  sources.job = [](const std::string& job) -> absl::StatusOr<core::JobView> {
+  sources.job = [](const std::string& job) -> absl::StatusOr<v1::JobStatus> {
     if (job != "train") return Unknown(job);
     return TestView();
   };

@@ -41,7 +41,7 @@ class HttpServerTest : public ::testing::Test {
                                  {.alive = [this] { return alive_; },
                                   .ready = [this] { return ready_; },
                                   .metrics = &FailuresText,
-                                  .api = {.jobs = [] { return std::vector<core::JobView>(); },
+                                  .api = {.jobs = [] { return std::vector<v1::JobStatus>(); },
                                           .refusals = [] { return std::vector<RefusedRanks>(); },
                                           .warnings = [] { return std::vector<std::string>(); }}},
                                  {"eplb.example.org"});
