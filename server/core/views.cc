@@ -125,7 +125,9 @@ void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
       ToProto(one, status.add_candidates());
     }
   }
-  status.set_last_switched_step(static_cast<uint64_t>(LastSwitchedStep(job)));
+  if (const int64_t step = LastSwitchedStep(job); step > 0) {
+    status.set_last_switched_step(static_cast<uint64_t>(step));
+  }
   status.set_commits(static_cast<uint64_t>(job.commits));
   status.set_last_reason(job.last_reason);
   if (job.account.pause_seconds > 0) status.set_spent_seconds(job.account.pause_seconds);

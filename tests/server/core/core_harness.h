@@ -62,7 +62,7 @@ class CoreHarness {
   bool AnswerSolve(absl::StatusOr<Placement> placement);
 
   v1::JobStatus View() const { return core_->Job(kJob, now_).value(); }
-  // Without the name of its type: "IDLE".
+  // Name of the state without that of its type: "IDLE".
   absl::string_view state() const {
     return absl::string_view(v1::JobState_Name(View().state())).substr(sizeof("JOB_STATE_") - 1);
   }

@@ -84,7 +84,7 @@ void ReportAfter(TestJob& job, const LoadMatrix& counts) {
   job.SayAll(report);
 }
 
-// Within, above, below.
+// Returns the predictions that were within, above and below.
 std::vector<uint64_t> Predictions(const TestJob& job) {
   const v1::PredictionCounts counts = job.daemon.View().prediction_counts();
   return {counts.within(), counts.above(), counts.below()};
