@@ -36,7 +36,7 @@ MAY_INCLUDE = {
     "server/history": {"server/core/values", "placement"},
     "server/http": {"server/http/page", "server/history", "server/messages", "server/core/values", "server/process",
                     "server/store", "proto"},
-    "server/http/page": set(),
+    "server/http/page": {"proto"},
     "server/messages": {"server/core/values", "proto"},
     "server/process": set(),
     "server/rpc": {"server/config", "server/core/values", "server/messages", "server/process", "server/runner", "server/store", "proto", "placement"},
