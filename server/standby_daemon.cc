@@ -106,7 +106,7 @@ HttpServer::Sources StandbyDaemon::SourcesOfStandby() const {
               },
           .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
           .api = {.jobs = [] { return std::vector<v1::JobStatus>(); },
-                  .refusals = [] { return std::vector<RefusedRanks>(); },
+                  .refusals = [] { return std::vector<v1::Refusal>(); },
                   .warnings = [text] { return std::vector<std::string>{text()}; },
                   .job = stands_by,
                   .placement = stands_by,

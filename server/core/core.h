@@ -75,7 +75,7 @@ class Core {
   // NotFound unless this is the current run of a job that is known.
   absl::StatusOr<LeaderView> Leader(const std::string& job, const std::string& run_id) const;
   // Returns refusals of jobs that the daemon does not know, newest first, at most 16.
-  std::vector<RefusedJob> Refusals() const;
+  std::vector<v1::Refusal> Refusals(absl::Time now) const;
   const Counters& counters() const;
   // Returns the bytes of the loads in the windows of all jobs.
   int64_t window_bytes() const;

@@ -305,8 +305,17 @@ absl::StatusOr<LeaderView> Core::Leader(const std::string& job, const std::strin
   return NotFound("job ", job, " has no run ", run_id, " here");
 }
 
-std::vector<RefusedJob> Core::Refusals() const {
-  return {state_->refusals.begin(), state_->refusals.end()};
+std::vector<v1::Refusal> Core::Refusals(absl::Time now) const {
+  std::vector<v1::Refusal> refusals(state_->refusals.size());
+  auto out = refusals.begin();
+  for (const RefusedJob& one : state_->refusals) {
+    out->set_job(one.job);
+    out->set_reason(one.reason);
+    out->set_count(static_cast<uint64_t>(one.count));
+    out->set_seconds_ago(absl::ToDoubleSeconds(now - one.at));
+    ++out;
+  }
+  return refusals;
 }
 
 const Counters& Core::counters() const { return state_->counters; }

@@ -11,7 +11,6 @@
 #include "proto/wire/message_texts.h"
 #include "proto/wire/placement_json.h"
 #include "server/messages/records.h"
-#include "server/messages/views.h"
 
 #include <nlohmann/json.hpp>
 
@@ -53,16 +52,14 @@ std::string JobToJson(v1::JobStatus job) {
   return Line(wire::ToJson(job));
 }
 
-std::string JobsToJson(std::vector<v1::JobStatus> jobs, std::span<const RefusedRanks> refusals,
+std::string JobsToJson(std::vector<v1::JobStatus> jobs, std::vector<v1::Refusal> refusals,
                        std::span<const std::string> warnings, bool with_ranks) {
   v1::GetStatusResponse response;
   for (v1::JobStatus& job : jobs) {
     if (!with_ranks) job.clear_ranks();
     *response.add_jobs() = std::move(job);
   }
-  for (const RefusedRanks& one : refusals) {
-    ToProto(one.job, one.job.at + one.ago, response.add_refusals());
-  }
+  for (v1::Refusal& refusal : refusals) *response.add_refusals() = std::move(refusal);
   for (const std::string& warning : warnings) response.add_warnings(warning);
   wire::ClipTexts(&response);
   Json status = wire::ToJson(response);

@@ -470,8 +470,8 @@ void AddLabelledByJob(const Snapshot& s, Page& page) {
               "newest jobs that the daemon does not serve.");
   for (const JobStatus& job : s.jobs)
     page.Sample(Number(job.refused_hellos()), {{kJobLabel, job.job()}});
-  for (const core::RefusedJob& refused : s.refused_jobs) {
-    page.Sample(Number(refused.count), {{kJobLabel, refused.job}});
+  for (const v1::Refusal& refused : s.refused_jobs) {
+    page.Sample(Number(refused.count()), {{kJobLabel, refused.job()}});
   }
   page.Family(kCounter, "eplb_predictions_total",
               "Predictions of committed decisions that were compared with what followed, since the "

@@ -54,10 +54,10 @@ struct MetricsSnapshot {
   std::vector<LabelledCount> session_disconnects_by_reason;
   std::vector<CallFigures> calls;
   std::vector<v1::JobStatus> jobs;
-  std::vector<core::RefusedJob> refused_jobs;  // refusals of jobs that are not among `jobs`
-  bool per_expert = false;                     // metrics.per_expert
-  std::vector<ExpertTokens> expert_tokens;     // with it: of the jobs that have a window, by name
-  core::Counters counters;                     // all jobs together, since the daemon started
+  std::vector<v1::Refusal> refused_jobs;    // refusals of jobs that are not among `jobs`
+  bool per_expert = false;                  // metrics.per_expert
+  std::vector<ExpertTokens> expert_tokens;  // with it: of the jobs that have a window, by name
+  core::Counters counters;                  // all jobs together, since the daemon started
   int64_t queued_events = 0;
   int64_t window_bytes = 0;
   double longest_hold_seconds = 0;  // longest hold of the core by one event

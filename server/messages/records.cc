@@ -2,7 +2,10 @@
 // store.
 #include "server/messages/records.h"
 
+#include <bit>
+#include <cstring>
 #include <optional>
+#include <string>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -147,6 +150,7 @@ std::optional<Value> FromProto(Proto value) {
   return static_cast<Value>(number - 1);
 }
 
+static_assert(std::endian::native == std::endian::little);  // the order of bytes in counts_u64
 static_assert(static_cast<int>(core::JobState::kLost) + 1 == v1::JobState_MAX);
 static_assert(static_cast<int>(core::RunEnding::kLost) + 1 == v1::RunEnding_MAX);
 static_assert(static_cast<int>(core::PlanResult::kFailed) + 1 == v1::PlanResult_MAX);
@@ -230,6 +234,23 @@ absl::StatusOr<core::WindowFigures> FromProto(const v1::Window& in) {
   core::WindowFigures figures{.split = SplitFrom(in.split())};
   EPLB_RETURN_IF_ERROR(Read(in, &figures));
   return figures;
+}
+
+void ToProto(const core::WindowView& window, v1::GetLoadResponse* out) {
+  const LoadMatrix& counts = window.load->counts();
+  out->set_first_step(static_cast<uint64_t>(window.first_step));
+  out->set_last_step(static_cast<uint64_t>(window.last_step));
+  out->set_num_layers(static_cast<uint32_t>(counts.rows()));
+  out->set_num_experts(static_cast<uint32_t>(counts.cols()));
+  std::string* bytes = out->mutable_counts_u64();
+  bytes->resize(static_cast<size_t>(counts.size()) * sizeof(int64_t));
+  std::memcpy(bytes->data(), counts.data(), bytes->size());
+  if (window.on_gpus == nullptr) return;
+  const RealMatrix& gpu_loads = window.on_gpus->loads;
+  out->mutable_gpu_loads()->Assign(gpu_loads.data(), gpu_loads.data() + gpu_loads.size());
+  for (const int64_t version : window.on_gpus->versions) {
+    out->add_versions(static_cast<uint64_t>(version));
+  }
 }
 
 }  // namespace eplb

@@ -11,7 +11,6 @@
 #include "proto/wire/message_texts.h"
 #include "proto/wire/status.h"
 #include "server/messages/records.h"
-#include "server/messages/views.h"
 #include "server/rpc/answer.h"
 
 namespace eplb {
@@ -141,9 +140,9 @@ class QueryService : public v1::Query::CallbackService {
  private:
   // Adds the refusals of jobs that the caller may see.
   void AddRefusals(const PeerIdentity& peer, v1::GetStatusResponse& response) const {
-    for (const core::RefusedJob& refused : options_.runner->Refusals()) {
-      if (!Allowed(peer, Verb::kQuery, refused.job).ok()) continue;
-      ToProto(refused, MonotonicNow(), response.add_refusals());
+    for (v1::Refusal& refused : options_.runner->Refusals()) {
+      if (!Allowed(peer, Verb::kQuery, refused.job()).ok()) continue;
+      *response.add_refusals() = std::move(refused);
     }
   }
 

@@ -268,8 +268,9 @@ int64_t Runner::term() const {
 }
 
 void Runner::PublishViews() {
+  const absl::Time now = MonotonicNow();
   auto views = std::make_shared<const Views>(
-      Views{.jobs = core_.Jobs(MonotonicNow()), .refusals = core_.Refusals()});
+      Views{.jobs = core_.Jobs(now), .refusals = core_.Refusals(now)});
   const std::lock_guard lock(published_mutex_);
   views_ = std::move(views);
 }
@@ -309,8 +310,10 @@ absl::StatusOr<core::LeaderView> Runner::Leader(const std::string& job,
   return core_.Leader(job, run_id);
 }
 
-std::vector<core::RefusedJob> Runner::Refusals() const {
-  if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) return core_.Refusals();
+std::vector<v1::Refusal> Runner::Refusals() const {
+  if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) {
+    return core_.Refusals(MonotonicNow());
+  }
   return LastViews()->refusals;
 }
 

@@ -94,7 +94,7 @@ class Runner {
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;
   absl::StatusOr<core::LeaderView> Leader(const std::string& job, const std::string& run_id) const;
-  std::vector<core::RefusedJob> Refusals() const;
+  std::vector<v1::Refusal> Refusals() const;
   // Returns the placement that the job ran as `version`. errors: NotFound for one that is not kept,
   // those of the store.
   absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;
@@ -142,7 +142,7 @@ class Runner {
   };
   struct Views {
     std::vector<v1::JobStatus> jobs;
-    std::vector<core::RefusedJob> refusals;
+    std::vector<v1::Refusal> refusals;
   };
 
   void Loop();

@@ -27,7 +27,7 @@ ApiSources Sources() {
   view.set_last_reason("\xff\"\n");
   ApiSources sources;
   sources.jobs = [view] { return std::vector<v1::JobStatus>{view}; };
-  sources.refusals = [] { return std::vector<RefusedRanks>{}; };
+  sources.refusals = [] { return std::vector<v1::Refusal>{}; };
   sources.warnings = [] { return std::vector<std::string>{"a warning"}; };
   sources.job = [view](const std::string& job) -> absl::StatusOr<v1::JobStatus> {
     if (job != "train") return Unknown(job);

@@ -11,6 +11,9 @@
 #include "absl/strings/str_split.h"
 #include <google/protobuf/text_format.h>
 
+#include "server/http/job_json.h"
+#include "server/http/page/assets.h"
+
 #include <nlohmann/json.hpp>
 
 namespace eplb {
@@ -61,9 +64,12 @@ ApiSources TestSources() {
   ApiSources sources;
   sources.jobs = [] { return std::vector{TestView()}; };
   sources.refusals = [] {
-    return std::vector<RefusedRanks>{
-        {.job = {.job = "j65", .reason = "the daemon already knows 64 jobs", .count = 8},
-         .ago = absl::Seconds(3)}};
+    std::vector<v1::Refusal> refusals(1);
+    refusals[0].set_job("j65");
+    refusals[0].set_reason("the daemon already knows 64 jobs");
+    refusals[0].set_count(8);
+    refusals[0].set_seconds_ago(3);
+    return refusals;
   };
   sources.warnings = [] { return std::vector<std::string>{"too few descriptors"}; };
   sources.job = [](const std::string& job) -> absl::StatusOr<v1::JobStatus> {
@@ -127,6 +133,18 @@ HttpResponse Ask(const std::string& path, const QueryParameters& query = {}) {
 
 std::string ErrorOf(const HttpResponse& response) {
   return Json::parse(response.body).at("error").get<std::string>();
+}
+
+TEST(ApiTest, TheDescriptionHasTheKeysOfTheAnswers) {
+  const Json schemas = Json::parse(FindPageAsset("openapi.json")->bytes)["components"]["schemas"];
+  const Json job = Json::parse(JobToJson(TestView()));
+  EXPECT_EQ(job.size(), schemas["Job"]["required"].size());
+  for (const auto& [key, value] : job.items()) {
+    EXPECT_NE(schemas["Job"]["properties"][key]["description"], Json()) << key;
+  }
+  const Json windows = Json::parse(Ask("/api/v1/jobs/train/windows").body)["windows"];
+  EXPECT_EQ(windows[0].size(), schemas["Window"]["required"].size());
+  EXPECT_EQ(schemas["Job"]["properties"]["balancedness"]["type"], Json({"number", "null"}));
 }
 
 TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {

@@ -42,7 +42,7 @@ class HttpServerTest : public ::testing::Test {
                                   .ready = [this] { return ready_; },
                                   .metrics = &FailuresText,
                                   .api = {.jobs = [] { return std::vector<v1::JobStatus>(); },
-                                          .refusals = [] { return std::vector<RefusedRanks>(); },
+                                          .refusals = [] { return std::vector<v1::Refusal>(); },
                                           .warnings = [] { return std::vector<std::string>(); }}},
                                  {"eplb.example.org"});
   }

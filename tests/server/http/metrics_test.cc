@@ -44,7 +44,9 @@ MetricsSnapshot FullSnapshot() {
   s.session_disconnects_by_reason = {{"lost", 1}};
   s.reports_dropped = {{"stream", 1}};
   s.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4, .slow = 5}};
-  s.refused_jobs = {{.job = "j65", .reason = "full", .count = 8}};
+  s.refused_jobs.emplace_back();
+  s.refused_jobs[0].set_job("j65");
+  s.refused_jobs[0].set_count(8);
   core::Buckets seconds;
   seconds.Add(0.002);
   s.calls = {{"Query/GetJob", "NOT_FOUND", seconds}};

@@ -203,15 +203,16 @@ TEST(HelloTest, RefusedJobsThatTheDaemonDoesNotKnowAreKeptNewestFirstWithTheirCo
   wire::Hello again = TestHello(1);
   again.job = "job-10";
   EXPECT_FALSE(Refusal(daemon, again).ok());
-  const std::vector<RefusedJob> refused = daemon.core().Refusals();
+  const std::vector<v1::Refusal> refused = daemon.core().Refusals(daemon.now() + absl::Seconds(90));
   ASSERT_EQ(refused.size(), 16U);
-  EXPECT_EQ(refused[0].job, "job-10");
-  EXPECT_EQ(refused[0].count, 2);
-  EXPECT_EQ(refused[0].reason,
+  EXPECT_EQ(refused[0].job(), "job-10");
+  EXPECT_EQ(refused[0].count(), 2);
+  EXPECT_EQ(refused[0].seconds_ago(), 90);
+  EXPECT_EQ(refused[0].reason(),
             "rank 1 was refused: the daemon already knows 1 jobs whose ranks are connected, its "
             "limit; raise limits.max_jobs");
-  EXPECT_EQ(refused[1].job, "job-19");
-  EXPECT_EQ(refused[15].job, "job-4");
+  EXPECT_EQ(refused[1].job(), "job-19");
+  EXPECT_EQ(refused[15].job(), "job-4");
 }
 
 TEST(HelloTest, ARefusalIsCountedNamedAndPartOfWhatTheJobWaitsFor) {
