@@ -272,17 +272,17 @@ std::vector<JobFamily> FieldFamilies(const google::protobuf::Descriptor& type) {
 }
 
 const std::vector<JobFamily>& JobFamilies() {
-  static const std::vector<JobFamily> kFamilies = [] {
-    std::vector<JobFamily> families = FieldFamilies(*JobStatus::descriptor());
+  static const std::vector<JobFamily> families = [] {
+    std::vector<JobFamily> found = FieldFamilies(*JobStatus::descriptor());
     for (const ComputedFamily& one : kComputedFamilies) {
-      families.push_back({one.place, kGauge, one.name, one.help, [&one](const Message& job) {
-                            return one.value(static_cast<const JobStatus&>(job));
-                          }});
+      found.push_back({one.place, kGauge, one.name, one.help, [&one](const Message& job) {
+                         return one.value(static_cast<const JobStatus&>(job));
+                       }});
     }
-    std::ranges::sort(families, {}, &JobFamily::place);
-    return families;
+    std::ranges::sort(found, {}, &JobFamily::place);
+    return found;
   }();
-  return kFamilies;
+  return families;
 }
 
 struct Histogram {
