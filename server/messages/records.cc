@@ -15,14 +15,12 @@
 
 namespace eplb::wire {
 
-using core::kNotMeasured;
-
 template <>
-inline constexpr auto kFields<core::RankTimes> =
-    std::tuple{Field{"rank", &core::RankTimes::rank},
-               Field{"prepared_unix_micros", &core::RankTimes::prepared_at},
-               Field{"applied_unix_micros", &core::RankTimes::applied_at},
-               SparseField{"pause_seconds", &core::RankTimes::pause_seconds, double{kNotMeasured}}};
+inline constexpr auto kFields<core::RankTimes> = std::tuple{
+    Field{"rank", &core::RankTimes::rank},
+    Field{"prepared_unix_micros", &core::RankTimes::prepared_at},
+    Field{"applied_unix_micros", &core::RankTimes::applied_at},
+    SparseField{"pause_seconds", &core::RankTimes::pause_seconds, double{core::kNotMeasured}}};
 
 template <>
 inline constexpr auto kFields<core::ChunkTimes> =
@@ -36,7 +34,7 @@ inline constexpr auto kFields<core::ChunkTimes> =
                Field{"ranks", &core::ChunkTimes::ranks},
                SparseField{"longest_pause_rank", &core::ChunkTimes::longest_pause_rank, -1},
                SparseField{"longest_pause_seconds", &core::ChunkTimes::longest_pause_seconds,
-                           double{kNotMeasured}}};
+                           double{core::kNotMeasured}}};
 
 template <>
 inline constexpr auto kFields<core::PlanTimes> =
@@ -56,37 +54,37 @@ inline constexpr auto kFields<core::TriedCandidate> =
 
 // Without the result, the split and the pause, whose values need words or another field.
 template <>
-inline constexpr auto kFields<core::Plan> =
-    std::tuple{Field{"plan", &core::Plan::plan},
-               Field{"unix_micros", &core::Plan::decided_at},
-               Field{"policy", &core::Plan::policy, kMaxLongText},
-               Field{"base_version", &core::Plan::base_version},
-               Field{"first_version", &core::Plan::first_version},
-               Field{"last_version", &core::Plan::last_version},
-               Field{"decided_first_step", &core::Plan::decided_first_step},
-               Field{"decided_last_step", &core::Plan::decided_last_step},
-               SparseField{"balancedness_before", &core::Plan::balancedness_before, 0.0},
-               SparseField{"balancedness_in_force", &core::Plan::balancedness_in_force, 0.0},
-               Field{"balancedness_predicted", &core::Plan::balancedness_predicted},
-               Field{"peak_fall", &core::Plan::peak_fall},
-               Field{"net_gain_seconds", &core::Plan::net_gain_seconds},
-               Field{"migration_seconds", &core::Plan::migration_seconds},
-               Field{"transfers", &core::Plan::transfers},
-               SparseField{"received_bytes", &core::Plan::received_bytes, int64_t{kNotMeasured}},
-               Field{"num_chunks", &core::Plan::num_chunks},
-               Field{"chunks_committed", &core::Plan::chunks_committed},
-               Field{"solve_seconds", &core::Plan::solve_seconds},
-               Field{"prepare_seconds", &core::Plan::prepare_seconds},
-               Field{"switched_step", &core::Plan::switched_step},
-               Field{"reason", &core::Plan::reason, kMaxLongText},
-               Field{"asked_by", &core::Plan::asked_by, kMaxLongText},
-               Field{"balancedness_seen", &core::Plan::balancedness_seen},
-               Field{"seen_first_step", &core::Plan::seen_first_step},
-               Field{"seen_last_step", &core::Plan::seen_last_step},
-               Field{"prediction_error", &core::Plan::prediction_error},
-               Field{"prediction_evidence", &core::Plan::prediction_evidence},
-               Field{"candidates", &core::Plan::candidates},
-               Field{"times", &core::Plan::times}};
+inline constexpr auto kFields<core::Plan> = std::tuple{
+    Field{"plan", &core::Plan::plan},
+    Field{"unix_micros", &core::Plan::decided_at},
+    Field{"policy", &core::Plan::policy, kMaxLongText},
+    Field{"base_version", &core::Plan::base_version},
+    Field{"first_version", &core::Plan::first_version},
+    Field{"last_version", &core::Plan::last_version},
+    Field{"decided_first_step", &core::Plan::decided_first_step},
+    Field{"decided_last_step", &core::Plan::decided_last_step},
+    SparseField{"balancedness_before", &core::Plan::balancedness_before, 0.0},
+    SparseField{"balancedness_in_force", &core::Plan::balancedness_in_force, 0.0},
+    Field{"balancedness_predicted", &core::Plan::balancedness_predicted},
+    Field{"peak_fall", &core::Plan::peak_fall},
+    Field{"net_gain_seconds", &core::Plan::net_gain_seconds},
+    Field{"migration_seconds", &core::Plan::migration_seconds},
+    Field{"transfers", &core::Plan::transfers},
+    SparseField{"received_bytes", &core::Plan::received_bytes, int64_t{core::kNotMeasured}},
+    Field{"num_chunks", &core::Plan::num_chunks},
+    Field{"chunks_committed", &core::Plan::chunks_committed},
+    Field{"solve_seconds", &core::Plan::solve_seconds},
+    Field{"prepare_seconds", &core::Plan::prepare_seconds},
+    Field{"switched_step", &core::Plan::switched_step},
+    Field{"reason", &core::Plan::reason, kMaxLongText},
+    Field{"asked_by", &core::Plan::asked_by, kMaxLongText},
+    Field{"balancedness_seen", &core::Plan::balancedness_seen},
+    Field{"seen_first_step", &core::Plan::seen_first_step},
+    Field{"seen_last_step", &core::Plan::seen_last_step},
+    Field{"prediction_error", &core::Plan::prediction_error},
+    Field{"prediction_evidence", &core::Plan::prediction_evidence},
+    Field{"candidates", &core::Plan::candidates},
+    Field{"times", &core::Plan::times}};
 
 template <>
 inline constexpr auto kFields<core::RunEnd> =
