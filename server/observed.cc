@@ -5,7 +5,6 @@
 #include <utility>
 #include <vector>
 
-#include "base/monotonic_clock.h"
 #include "base/tls_files.h"
 #include "server/http/job_json.h"
 #include "server/rpc/grpc_version.h"
@@ -18,16 +17,6 @@ namespace {
 absl::StatusOr<wire::PlacementBody> PlacementOf(const Runner& runner, const std::string& job,
                                                 std::optional<int64_t> version) {
   return version ? runner.PlacementOf(job, *version) : runner.PlacementInForce(job);
-}
-
-std::vector<RefusedRanks> RefusalsOf(const Runner& runner) {
-  const absl::Time now = MonotonicNow();
-  std::vector<RefusedRanks> refusals;
-  for (core::RefusedJob& one : runner.Refusals()) {
-    const absl::Duration ago = now - one.at;
-    refusals.push_back({.job = std::move(one), .ago = ago});
-  }
-  return refusals;
 }
 
 }  // namespace
@@ -59,9 +48,9 @@ MetricsSnapshot TakeSnapshot(const Observed& observed) {
   snapshot.refused_jobs = runner.Refusals();
   snapshot.per_expert = observed.per_expert;
   if (observed.per_expert) {
-    for (const core::JobView& job : snapshot.jobs) {
-      absl::StatusOr<core::WindowView> window = runner.NewestWindow(job.job);
-      if (window.ok()) snapshot.expert_tokens.push_back({job.job, *std::move(window)});
+    for (const v1::JobStatus& job : snapshot.jobs) {
+      absl::StatusOr<core::WindowView> window = runner.NewestWindow(job.job());
+      if (window.ok()) snapshot.expert_tokens.push_back({job.job(), *std::move(window)});
     }
   }
   const RunnerCounters counters = runner.Counters();
@@ -94,7 +83,7 @@ HttpServer::Sources SourcesOf(const Observed& observed) {
           .api =
               {
                   .jobs = [runner] { return runner->Jobs(); },
-                  .refusals = [runner] { return RefusalsOf(*runner); },
+                  .refusals = [runner] { return runner->Refusals(); },
                   .warnings = [runner] { return runner->Warnings(); },
                   .job = [runner](const std::string& job) { return runner->Job(job); },
                   .placement =

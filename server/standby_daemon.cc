@@ -105,8 +105,8 @@ HttpServer::Sources StandbyDaemon::SourcesOfStandby() const {
                 return MetricsText(snapshot);
               },
           .version = [] { return VersionToJson(DaemonVersion(), GrpcVersion()); },
-          .api = {.jobs = [] { return std::vector<core::JobView>(); },
-                  .refusals = [] { return std::vector<RefusedRanks>(); },
+          .api = {.jobs = [] { return std::vector<v1::JobStatus>(); },
+                  .refusals = [] { return std::vector<v1::Refusal>(); },
                   .warnings = [text] { return std::vector<std::string>{text()}; },
                   .job = stands_by,
                   .placement = stands_by,

@@ -63,8 +63,9 @@ install(FILES README.md ARCHITECTURE.md CHANGELOG.md CONTRIBUTING.md LICENSE SEC
 install(DIRECTORY docs TYPE DOC COMPONENT eplb-doc)
 install(DIRECTORY deploy/examples deploy/prometheus deploy/grafana DESTINATION ${CMAKE_INSTALL_DOCDIR}/deploy
   COMPONENT eplb-doc PATTERN "__pycache__" EXCLUDE)
-foreach(page client/python/README.md server/http/page/openapi.json tests/data/moe64_aux.jsonl tests/gpu/RESULTS.md
+foreach(page client/python/README.md tests/data/moe64_aux.jsonl tests/gpu/RESULTS.md
     tests/integration/fault_matrix.md)
   cmake_path(GET page PARENT_PATH folder)
+  install(FILES ${page} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT eplb-doc)
   install(FILES ${page} DESTINATION ${CMAKE_INSTALL_DOCDIR}/${folder} COMPONENT eplb-doc)
 endforeach()

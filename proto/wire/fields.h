@@ -134,8 +134,9 @@ void PutField(const Value& value, const char* name, size_t most, google::protobu
 // Moves a checked value to its member.
 template <class Value>
 absl::Status Take(absl::StatusOr<Value> checked, Value* value) {
-  if (checked.ok()) *value = *std::move(checked);
-  return checked.status();
+  if (!checked.ok()) return checked.status();
+  *value = *std::move(checked);
+  return absl::OkStatus();
 }
 
 template <class Value>

@@ -33,6 +33,8 @@
 #include "server/core/values/record.h"
 #include "server/core/values/views.h"
 
+#include "eplb/v1/query.pb.h"
+
 namespace eplb::core {
 
 struct State;
@@ -54,8 +56,9 @@ class Core {
   Decision Handle(const Event& event, absl::Time now, CoreLock* lock = nullptr);
 
   int64_t term() const;
-  std::vector<JobView> Jobs(absl::Time now) const;                                     // by name
-  absl::StatusOr<JobView> Job(const std::string& job, absl::Time now) const;           // NotFound
+  // Texts are as the ranks sent them; wire::ClipTexts makes them fit to be sent.
+  std::vector<v1::JobStatus> Jobs(absl::Time now) const;                               // by name
+  absl::StatusOr<v1::JobStatus> Job(const std::string& job, absl::Time now) const;     // NotFound
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;  // NotFound
   // Above every version ever given out under this name, by this daemon and those before it.
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;  // NotFound
@@ -72,7 +75,7 @@ class Core {
   // NotFound unless this is the current run of a job that is known.
   absl::StatusOr<LeaderView> Leader(const std::string& job, const std::string& run_id) const;
   // Returns refusals of jobs that the daemon does not know, newest first, at most 16.
-  std::vector<RefusedJob> Refusals() const;
+  std::vector<v1::Refusal> Refusals(absl::Time now) const;
   const Counters& counters() const;
   // Returns the bytes of the loads in the windows of all jobs.
   int64_t window_bytes() const;

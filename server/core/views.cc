@@ -1,4 +1,4 @@
-// Views of the core's jobs: read only.
+// Fills the messages that show the core's jobs: read only.
 #include <algorithm>
 #include <deque>
 #include <optional>
@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "placement/policies/registry.h"
+#include "proto/wire/convert.h"
 #include "server/core/core.h"
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
@@ -21,36 +22,51 @@
 #include "server/core/state/state.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/values/measured.h"
+#include "server/messages/records.h"
 
 namespace eplb::core {
 namespace {
 
 constexpr absl::Duration kRefusalShown = absl::Minutes(10);
 
-std::vector<RankView> RanksOf(const Job& job, absl::Time now) {
+v1::RankState RankStateOf(const Run& run, const Rank& rank) {
+  if (!rank.said_hello) return v1::RANK_STATE_EXPECTED;
+  if (rank.session != 0) return v1::RANK_STATE_CONNECTED;
+  if (rank.finished) return v1::RANK_STATE_FINISHED;
+  if (rank.failed) return v1::RANK_STATE_FAILED;
+  return run.ending != Ending::kLive && rank.cut ? v1::RANK_STATE_LOST : v1::RANK_STATE_AWAY;
+}
+
+// The answers have the values of the message in their order, without the unspecified one.
+v1::RankAnswer AnswerOf(Answer answer) {
+  static_assert(static_cast<int>(Answer::kFailed) + 1 == v1::RankAnswer_MAX);
+  return static_cast<v1::RankAnswer>(static_cast<int>(answer) + 1);
+}
+
+void ShowRanks(const Job& job, absl::Time now, v1::JobStatus& status) {
   const Run& run = *job.current;
-  std::vector<RankView> views;
-  views.reserve(run.ranks.size());
+  status.mutable_ranks()->Reserve(run.world_size());
   for (int32_t index = 0; index < run.world_size(); ++index) {
     const Rank& rank = run.ranks[index];
-    views.push_back({.rank = index,
-                     .gpu = run.grid.GpuOf(RankId{index}).value,
-                     .connected = rank.session != 0,
-                     .running_version = rank.running_version,
-                     .prepared_version = rank.prepared_version,
-                     .step = rank.step,
-                     .state = RankStateOf(run, rank),
-                     .away = rank.session == 0 && rank.away_since < now ? now - rank.away_since
-                                                                        : absl::ZeroDuration(),
-                     .answer = job.proposal ? std::optional(rank.answer) : std::nullopt,
-                     .answer_seconds = AboveZero(rank.answer_seconds),
-                     .pause_seconds = AboveZero(rank.pause_seconds),
-                     .step_seconds = AboveZero(rank.step_seconds),
-                     .dropped_steps = rank.dropped_steps,
-                     .library_version = rank.library_version,
-                     .transport = rank.transport});
+    v1::RankStatus& out = *status.add_ranks();
+    out.set_rank(static_cast<uint32_t>(index));
+    out.set_gpu(static_cast<uint32_t>(run.grid.GpuOf(RankId{index}).value));
+    out.set_connected(rank.session != 0);
+    out.set_running_version(static_cast<uint64_t>(rank.running_version));
+    out.set_prepared_version(static_cast<uint64_t>(rank.prepared_version));
+    out.set_step(static_cast<uint64_t>(rank.step));
+    out.set_state(RankStateOf(run, rank));
+    if (rank.session == 0 && rank.away_since < now) {
+      out.set_away_seconds(absl::ToDoubleSeconds(now - rank.away_since));
+    }
+    if (job.proposal) out.set_answer(AnswerOf(rank.answer));
+    if (rank.answer_seconds > 0) out.set_answer_seconds(rank.answer_seconds);
+    if (rank.pause_seconds > 0) out.set_pause_seconds(rank.pause_seconds);
+    if (rank.step_seconds > 0) out.set_step_seconds(rank.step_seconds);
+    out.set_dropped_steps(static_cast<uint64_t>(rank.dropped_steps));
+    out.set_library_version(rank.library_version);
+    wire::ToProto(rank.transport, out.mutable_transport());
   }
-  return views;
 }
 
 int64_t LastSwitchedStep(const Job& job) {
@@ -71,109 +87,152 @@ std::string NotMeasuredReason(const Job& job) {
   return absl::StrCat("the placements that ", steps, " ran under are not all known");
 }
 
-void ShowMeasured(const State& state, const Job& job, JobView& view) {
-  view.not_measured_reason = NotMeasuredReason(job);
-  if (const std::optional<Measured>& measured = job.windows.measured) {
-    view.balancedness = measured->balancedness;
-    view.measured_split = measured->split;
-    view.layer_balancedness = measured->layer_balancedness;
-    view.balancedness_static = measured->balancedness_static;
-    view.balancedness_without_eplb = measured->balancedness_without_eplb;
-    view.worse_reason = WorseText(job.windows);
-    view.measured_first_step = measured->first_step;
-    view.measured_last_step = measured->last_step;
+void ShowMeasured(const Job& job, v1::JobStatus& status) {
+  status.set_not_measured_reason(NotMeasuredReason(job));
+  const std::optional<Measured>& measured = job.windows.measured;
+  if (!measured) return;
+  status.set_balancedness(measured->balancedness);
+  status.set_measured_split(wire::SplitName(measured->split));
+  for (const std::optional<double>& layer : measured->layer_balancedness) {
+    status.add_layer_balancedness(layer.value_or(0));
   }
+  if (const auto& figure = measured->balancedness_static) status.set_balancedness_static(*figure);
+  if (const auto& figure = measured->balancedness_without_eplb) {
+    status.set_balancedness_without_eplb(*figure);
+  }
+  status.set_worse_reason(WorseText(job.windows));
+  status.set_measured_first_step(static_cast<uint64_t>(measured->first_step));
+  status.set_measured_last_step(static_cast<uint64_t>(measured->last_step));
+}
+
+void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
   if (const Plan* plan = NewestSwitched(job)) {
-    view.balancedness_predicted = plan->balancedness_predicted;
-    view.balancedness_seen = plan->balancedness_seen;
-    view.prediction_error = plan->prediction_error;
-    view.prediction_evidence = plan->prediction_evidence;
+    if (const auto& figure = plan->balancedness_predicted) {
+      status.set_balancedness_predicted(*figure);
+    }
+    if (const auto& figure = plan->balancedness_seen) status.set_balancedness_seen(*figure);
+    if (const auto& figure = plan->prediction_error) status.set_prediction_error(*figure);
+    if (const auto& figure = plan->prediction_evidence) {
+      status.set_prediction_evidence(static_cast<uint64_t>(*figure));
+    }
   }
-  const bool chooses = TraitsOf(job.settings.policy_name).chooses;
-  if (chooses && job.chooser.state != nullptr) view.candidates = CandidatesOf(*job.chooser.state);
-  view.last_switched_step = LastSwitchedStep(job);
-  view.spent_seconds = AboveZero(job.account.pause_seconds);
+  v1::PredictionCounts& counts = *status.mutable_prediction_counts();
+  counts.set_within(static_cast<uint64_t>(job.prediction_counts.within));
+  counts.set_above(static_cast<uint64_t>(job.prediction_counts.above));
+  counts.set_below(static_cast<uint64_t>(job.prediction_counts.below));
+  if (TraitsOf(job.settings.policy_name).chooses && job.chooser.state != nullptr) {
+    for (const TriedCandidate& one : CandidatesOf(*job.chooser.state)) {
+      ToProto(one, status.add_candidates());
+    }
+  }
+  if (const int64_t step = LastSwitchedStep(job); step > 0) {
+    status.set_last_switched_step(static_cast<uint64_t>(step));
+  }
+  status.set_commits(static_cast<uint64_t>(job.commits));
+  status.set_last_reason(job.last_reason);
+  if (job.account.pause_seconds > 0) status.set_spent_seconds(job.account.pause_seconds);
   if (!job.current) return;
   const double token_seconds = CostsOf(state, job).token_seconds;
   if (token_seconds > 0 && job.account.windows > 0) {
-    view.saved_seconds = job.account.saved_peak_tokens * token_seconds;
+    status.set_saved_seconds(job.account.saved_peak_tokens * token_seconds);
   }
 }
 
-JobView ViewOf(const State& state, const Job& job, absl::Time now) {
-  JobView view;
-  view.job = job.name;
-  view.state = StateOf(job);
-  view.state_age = now - job.phase_since;
-  view.waiting_for = WaitingFor(job);
-  view.step = job.step;
-  ShowMeasured(state, job, view);
-  view.commits = job.commits;
-  view.prediction_counts = job.prediction_counts;
-  view.last_reason = job.last_reason;
-  view.paused = job.paused;
-  view.pause_reason = job.pause_reason;
-  view.paused_by_lost_store = job.paused_by_lost_store;
-  view.settings = job.settings;
-  view.run_number = job.current ? job.current->run_number : job.run_number;
-  view.term = job.term;
-  view.candidate = CandidateOf(state.config, job, now);
-  view.take_over_refused = TakeOverRefused(job, now);
-  if (now - job.refused_at < kRefusalShown) view.refusal = job.refusal;
-  view.refused_hellos = job.refused_hellos;
-  view.stalled = job.stall.told.name;
-  view.stalled_reason = job.stall.told.reason;
-  view.windows_given_up = job.windows_given_up;
-  view.stuck_seconds = absl::ToDoubleSeconds(StuckFor(state.config, job, now));
-  if (job.current) {
-    view.run_id = job.current->name;
-    view.shape = job.current->shape;
-    view.world_size = job.current->world_size();
-    view.connected_ranks = job.current->num_connected;
-    view.report_every = job.current->report_every;
-    view.step_seconds = AboveZero(SecondsPerStep(job.current->rate));
-    if (job.current->ending == Ending::kLive) view.not_counting_reason = job.not_counting;
-    view.coverage_now = CoverageNow(job);
-    view.reduce = job.current->reduce == wire::Reduce::kRoot ? "root" : "rank";
-    view.split = wire::SplitName(job.current->split);
-    view.model_layers = job.current->model_layers;
-    view.took_over = job.current->took_over;
-    view.ranks = RanksOf(job, now);
-    view.gpu_speeds = SpeedViewsOf(job);
+void ShowRun(const Job& job, absl::Time now, v1::JobStatus& status) {
+  const Run& run = *job.current;
+  status.set_run_id(run.name);
+  status.set_world_size(static_cast<uint32_t>(run.world_size()));
+  status.set_connected_ranks(static_cast<uint32_t>(run.num_connected));
+  status.set_report_every(static_cast<uint32_t>(run.report_every));
+  if (const double seconds = SecondsPerStep(run.rate); seconds > 0) {
+    status.set_step_seconds(seconds);
   }
+  if (run.ending == Ending::kLive) status.set_not_counting_reason(job.not_counting);
+  if (const auto coverage = CoverageNow(job)) status.set_coverage_now(*coverage);
+  status.set_reduce(run.reduce == wire::Reduce::kRoot ? "root" : "rank");
+  status.set_split(wire::SplitName(run.split));
+  status.mutable_model_layers()->Assign(run.model_layers.begin(), run.model_layers.end());
+  status.set_took_over(run.took_over);
+  ShowRanks(job, now, status);
+  ShowSpeeds(job, status);
+}
+
+void ShowCandidate(const Config& config, const Job& job, absl::Time now, v1::JobStatus& status) {
+  const Run& candidate = *job.candidate;
+  v1::CandidateStatus& out = *status.mutable_candidate();
+  out.set_run_id(candidate.name);
+  out.set_world_size(static_cast<uint32_t>(candidate.world_size()));
+  out.set_registered_ranks(static_cast<uint32_t>(candidate.num_hello));
+  out.set_connected_ranks(static_cast<uint32_t>(candidate.num_connected));
+  out.set_seconds(absl::ToDoubleSeconds(now - candidate.since));
+  out.set_waits(CandidateWaitsFor(job, now));
+  out.set_deadline_seconds(absl::ToDoubleSeconds(config.gather_deadline));
+}
+
+// Progress of the job, and what stops it.
+void ShowState(const State& state, const Job& job, absl::Time now, v1::JobStatus& status) {
+  status.set_state(ToProto(StateOf(job)));
+  status.set_state_seconds(absl::ToDoubleSeconds(now - job.phase_since));
+  status.set_waiting_for(WaitingFor(job));
+  status.set_stuck_seconds(absl::ToDoubleSeconds(StuckFor(state.config, job, now)));
+  status.set_stalled(job.stall.told.name);
+  status.set_stalled_reason(job.stall.told.reason);
+  status.set_paused(job.paused);
+  status.set_pause_reason(job.pause_reason);
+  status.set_paused_by_lost_store(job.paused_by_lost_store);
+  status.set_take_over_refused(TakeOverRefused(job, now));
+  if (now - job.refused_at < kRefusalShown) status.set_refusal(job.refusal);
+  status.set_refused_hellos(static_cast<uint64_t>(job.refused_hellos));
+  status.set_step(static_cast<uint64_t>(job.step));
+}
+
+void Show(const State& state, const Job& job, absl::Time now, v1::JobStatus& status) {
+  status.set_job(job.name);
+  status.set_term(static_cast<uint64_t>(job.term));
+  status.set_run_number(
+      static_cast<uint64_t>(job.current ? job.current->run_number : job.run_number));
+  wire::ToProto(wire::PatchOf(job.settings), status.mutable_policy());
+  ShowState(state, job, now, status);
+  ShowMeasured(job, status);
+  ShowDecisions(state, job, status);
+  wire::ToProto(job.current ? job.current->shape : TopologyOptions(), status.mutable_shape());
+  if (job.current) ShowRun(job, now, status);
+  if (job.candidate) ShowCandidate(state.config, job, now, status);
   if (const RunEnd* end = EndOf(job)) {
-    view.ending = end->how;
-    view.end_reason = end->reason;
-    view.led_elsewhere = end->elsewhere;
-    view.run_id = end->run_id;
-    view.world_size = end->world_size;
-    view.step = std::max(view.step, end->step);
+    status.set_ending(ToProto(end->how));
+    status.set_end_reason(end->reason);
+    status.set_led_elsewhere(end->elsewhere);
+    status.set_run_id(end->run_id);
+    status.set_world_size(static_cast<uint32_t>(end->world_size));
+    status.set_step(static_cast<uint64_t>(std::max(job.step, end->step)));
   }
-  if (job.last_known) {
-    view.version = job.last_known->version;
-    view.digest = job.last_known->digest;
-  }
-  view.last_window_first_step = job.windows.newest.first_step;
-  view.last_window_last_step = job.windows.newest.last_step;
-  view.coverage = AboveZero(job.windows.newest.coverage);
-  return view;
+  const Digest digest = job.last_known ? job.last_known->digest : Digest();
+  status.set_digest(digest.bytes.data(), digest.bytes.size());
+  if (job.last_known) status.set_version(static_cast<uint64_t>(job.last_known->version));
+  const auto& newest = job.windows.newest;
+  status.set_last_window_first_step(static_cast<uint64_t>(newest.first_step));
+  status.set_last_window_last_step(static_cast<uint64_t>(newest.last_step));
+  if (newest.coverage > 0) status.set_coverage(newest.coverage);
+  status.set_windows_given_up(static_cast<uint64_t>(job.windows_given_up));
 }
 
 absl::Status NoSuchJob(const std::string& job) { return NotFound("no job ", job); }
 
 }  // namespace
 
-std::vector<JobView> Core::Jobs(absl::Time now) const {
-  std::vector<JobView> views;
-  views.reserve(state_->jobs.size());
-  for (const auto& [name, job] : state_->jobs) views.push_back(ViewOf(*state_, job, now));
-  return views;
+std::vector<v1::JobStatus> Core::Jobs(absl::Time now) const {
+  std::vector<v1::JobStatus> jobs(state_->jobs.size());
+  auto status = jobs.begin();
+  for (const auto& [name, job] : state_->jobs) Show(*state_, job, now, *status++);
+  return jobs;
 }
 
-absl::StatusOr<JobView> Core::Job(const std::string& job, absl::Time now) const {
+absl::StatusOr<v1::JobStatus> Core::Job(const std::string& job, absl::Time now) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
-  return ViewOf(*state_, found->second, now);
+  v1::JobStatus status;
+  Show(*state_, found->second, now, status);
+  return status;
 }
 
 absl::StatusOr<wire::PlacementBody> Core::PlacementInForce(const std::string& job) const {
@@ -246,8 +305,17 @@ absl::StatusOr<LeaderView> Core::Leader(const std::string& job, const std::strin
   return NotFound("job ", job, " has no run ", run_id, " here");
 }
 
-std::vector<RefusedJob> Core::Refusals() const {
-  return {state_->refusals.begin(), state_->refusals.end()};
+std::vector<v1::Refusal> Core::Refusals(absl::Time now) const {
+  std::vector<v1::Refusal> refusals(state_->refusals.size());
+  auto out = refusals.begin();
+  for (const RefusedJob& one : state_->refusals) {
+    out->set_job(one.job);
+    out->set_reason(one.reason);
+    out->set_count(static_cast<uint64_t>(one.count));
+    out->set_seconds_ago(absl::ToDoubleSeconds(now - one.at));
+    ++out;
+  }
+  return refusals;
 }
 
 const Counters& Core::counters() const { return state_->counters; }

@@ -92,8 +92,8 @@ class Numbers {
 
 absl::StatusOr<std::string> Job(const ApiSources& sources, const std::string& job,
                                 const Numbers& /*numbers*/) {
-  EPLB_ASSIGN_OR_RETURN(const core::JobView view, sources.job(job));
-  return JobToJson(view);
+  EPLB_ASSIGN_OR_RETURN(v1::JobStatus status, sources.job(job));
+  return JobToJson(std::move(status));
 }
 
 absl::StatusOr<std::string> PlacementOf(const ApiSources& sources, const std::string& job,

@@ -33,21 +33,17 @@
 #include "server/history/window_history.h"
 #include "server/store/store.h"
 
-namespace eplb {
+#include "eplb/v1/query.pb.h"
 
-// Ranks of a job that the daemon does not know, and how long ago the newest of them came.
-struct RefusedRanks {
-  core::RefusedJob job;
-  absl::Duration ago;
-};
+namespace eplb {
 
 // Sources of the answers. They are called on the server's threads, must be short, and are all set.
 // errors: NotFound for an unknown job, version or window.
 struct ApiSources {
-  std::function<std::vector<core::JobView>()> jobs = {};
-  std::function<std::vector<RefusedRanks>()> refusals = {};  // refusals of unknown jobs
-  std::function<std::vector<std::string>()> warnings = {};   // warnings about the daemon itself
-  std::function<absl::StatusOr<core::JobView>(const std::string& job)> job = {};
+  std::function<std::vector<v1::JobStatus>()> jobs = {};
+  std::function<std::vector<v1::Refusal>()> refusals = {};  // refusals of unknown jobs
+  std::function<std::vector<std::string>()> warnings = {};  // warnings about the daemon itself
+  std::function<absl::StatusOr<v1::JobStatus>(const std::string& job)> job = {};
   // version: absent for the current one.
   std::function<absl::StatusOr<wire::PlacementBody>(const std::string& job,
                                                     std::optional<int64_t> version)>

@@ -8,9 +8,9 @@
 
 #include "base/json_value.h"
 #include "proto/wire/message_json.h"
+#include "proto/wire/message_texts.h"
 #include "proto/wire/placement_json.h"
 #include "server/messages/records.h"
-#include "server/messages/views.h"
 
 #include <nlohmann/json.hpp>
 
@@ -47,23 +47,21 @@ Json FlowsJson(std::span<const Flow> flows) {
 
 }  // namespace
 
-std::string JobToJson(const core::JobView& job) {
-  v1::JobStatus message;
-  ToProto(job, &message);
-  return Line(wire::ToJson(message));
+std::string JobToJson(v1::JobStatus job) {
+  wire::ClipTexts(&job);
+  return Line(wire::ToJson(job));
 }
 
-std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const RefusedRanks> refusals,
+std::string JobsToJson(std::vector<v1::JobStatus> jobs, std::vector<v1::Refusal> refusals,
                        std::span<const std::string> warnings, bool with_ranks) {
   v1::GetStatusResponse response;
-  for (const core::JobView& job : jobs) {
-    ToProto(job, response.add_jobs());
-    if (!with_ranks) response.mutable_jobs()->rbegin()->clear_ranks();
+  for (v1::JobStatus& job : jobs) {
+    if (!with_ranks) job.clear_ranks();
+    *response.add_jobs() = std::move(job);
   }
-  for (const RefusedRanks& one : refusals) {
-    ToProto(one.job, one.job.at + one.ago, response.add_refusals());
-  }
+  for (v1::Refusal& refusal : refusals) *response.add_refusals() = std::move(refusal);
   for (const std::string& warning : warnings) response.add_warnings(warning);
+  wire::ClipTexts(&response);
   Json status = wire::ToJson(response);
   return Line({{"jobs", std::move(status["jobs"])},
                {"jobs_hidden", false},  // see GetStatus; HTTP hides none

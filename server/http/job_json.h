@@ -9,9 +9,9 @@
 
 namespace eplb {
 
-std::string JobToJson(const core::JobView& job);
+std::string JobToJson(v1::JobStatus job);
 // with_ranks: false leaves "ranks" empty, which are most of a large job.
-std::string JobsToJson(std::span<const core::JobView> jobs, std::span<const RefusedRanks> refusals,
+std::string JobsToJson(std::vector<v1::JobStatus> jobs, std::vector<v1::Refusal> refusals,
                        std::span<const std::string> warnings, bool with_ranks);
 std::string PlacementBodyToJson(const std::string& job, const wire::PlacementBody& body);
 // One layer: the expert of each slot, and the slot of each expert's primary.

@@ -6,11 +6,16 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <iterator>
 #include <limits>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+
+#include "proto/wire/message_json.h"
+
+#include "eplb/v1/options.pb.h"
 
 namespace eplb {
 
@@ -31,7 +36,7 @@ double FiniteSample(double value) { return std::isfinite(value) ? value : 0; }
 class Page {
  public:
   // Begins a family, to which the next samples belong.
-  void Family(MetricType type, const char* name, const char* help) {
+  void Family(MetricType type, const std::string& name, const std::string& help) {
     families_.push_back({.name = name, .help = help, .type = type, .metric = {}});
   }
   void Sample(double value, Labels labels = {}) {
@@ -70,27 +75,28 @@ class Page {
   std::vector<MetricFamily> families_;
 };
 
-using core::AboveZero;
-
 constexpr MetricType kGauge = MetricType::Gauge;
 constexpr MetricType kCounter = MetricType::Counter;
 
-// A family whose samples are values of a Source: the snapshot, or each job of it. A sample without
-// a value is absent.
-template <class Source>
+using Snapshot = MetricsSnapshot;
+using google::protobuf::FieldDescriptor;
+using google::protobuf::Message;
+using v1::JobStatus;
+using Value = std::optional<double>;  // a sample without a value is absent
+
 struct Family {
   MetricType type;
   const char* name;
   const char* help;
-  std::optional<double> (*value)(const Source& source);
+  Value (*value)(const Snapshot& snapshot);
 };
-using Snapshot = MetricsSnapshot;
-using core::JobView;
-using Value = std::optional<double>;
 
-double Number(int64_t count) { return static_cast<double>(count); }
+template <class Count>
+double Number(Count count) {
+  return static_cast<double>(count);
+}
 
-constexpr Family<Snapshot> kDaemonFamilies[] = {
+constexpr Family kDaemonFamilies[] = {
     {kGauge, "eplb_ready",
      "1 while the daemon can propose to any job, as /readyz: the store takes writes and nothing is "
      "drained; otherwise 0.",
@@ -169,128 +175,115 @@ constexpr Family<Snapshot> kDaemonFamilies[] = {
      [](const Snapshot& s) -> Value { return s.process.start_unix_seconds; }},
 };
 
-Value WorstLayer(const JobView& job) {
+Value WorstLayer(const JobStatus& job) {
   Value worst;
-  for (const std::optional<double>& one : job.layer_balancedness) {
-    if (one) worst = std::min(worst.value_or(*one), *one);
+  for (const double one : job.layer_balancedness()) {
+    if (one > 0) worst = std::min(worst.value_or(one), one);
   }
   return worst;
 }
 
-int64_t SlowGpus(const JobView& job) {
-  return std::ranges::count_if(job.gpu_speeds,
-                               [](const auto& one) { return one.measured_speed.has_value(); });
+int64_t SlowGpus(const JobStatus& job) {
+  return std::ranges::count_if(job.gpu_speeds(),
+                               [](const auto& one) { return one.has_measured(); });
 }
 
-Value SlowestGpu(const JobView& job) {
+Value SlowestGpu(const JobStatus& job) {
   Value slowest;
-  for (const auto& one : job.gpu_speeds) {
-    if (one.measured_speed) slowest = std::min(slowest.value_or(1), *one.measured_speed);
+  for (const auto& one : job.gpu_speeds()) {
+    if (one.has_measured()) slowest = std::min(slowest.value_or(1), one.measured());
   }
   return slowest;
 }
 
-// One sample per job.
-constexpr Family<JobView> kJobFamilies[] = {
-    {kGauge, "eplb_job_ranks", "Ranks of the job's run.",
-     [](const JobView& job) -> Value { return job.world_size; }},
-    {kGauge, "eplb_job_connected_ranks", "Ranks of the run whose stream is open.",
-     [](const JobView& job) -> Value { return job.connected_ranks; }},
-    {kGauge, "eplb_led_elsewhere",
-     "1 when the ranks of the job's run left for another daemon, which leads them; otherwise 0.",
-     [](const JobView& job) -> Value { return job.led_elsewhere; }},
-    {kGauge, "eplb_job_step", "Highest optimizer step that a rank reported.",
-     [](const JobView& job) -> Value { return Number(job.step); }},
-    {kGauge, "eplb_placement_version", "Version of the current placement.",
-     [](const JobView& job) -> Value { return Number(job.version); }},
-    {kGauge, "eplb_last_commit_step", "Optimizer step of the newest switch.",
-     [](const JobView& job) -> Value { return AboveZero(Number(job.last_switched_step)); }},
-    {kGauge, "eplb_balancedness_mean_ratio",
-     "Measured: mean over layers with load of (mean GPU load / max GPU load), 1 is best; of the "
-     "newest complete window whose placements are known, each step under the placement that it ran "
-     "under. For a job that splits each batch exactly and reports it, max GPU load is that of each "
-     "batch, summed over the batches. Absent before such a window, and while the newest window has "
-     "no tokens.",
-     [](const JobView& job) -> Value { return job.balancedness; }},
-    {kGauge, "eplb_balancedness_worst_ratio",
+// Figures of a job that no field of its status has, by their place on the page.
+struct ComputedFamily {
+  uint32_t place;
+  const char* name;
+  const char* help;
+  Value (*value)(const JobStatus& job);
+};
+
+constexpr ComputedFamily kComputedFamilies[] = {
+    {80, "eplb_balancedness_worst_ratio",
      "Smallest of a job's eplb_balancedness_ratio over all its layers.", &WorstLayer},
-    {kGauge, "eplb_static_balancedness_ratio",
-     "Counterfactual: eplb_balancedness_mean_ratio of the same window, had it run under the static "
-     "placement in equal shares. Absent as eplb_without_eplb_balancedness_ratio.",
-     [](const JobView& job) -> Value { return job.balancedness_static; }},
-    {kGauge, "eplb_without_eplb_balancedness_ratio",
-     "Counterfactual: eplb_balancedness_mean_ratio of the same window, had each expert one slot, "
-     "in order. Absent when ranks that split batches do not report it.",
-     [](const JobView& job) -> Value { return job.balancedness_without_eplb; }},
-    {kGauge, "eplb_predicted_balancedness_ratio",
-     "Predicted: mean over layers with load of (mean GPU load / max GPU load) of the first whole "
-     "window under the newest plan that switched anything, corrected by the errors of the job's "
-     "earlier predictions.",
-     [](const JobView& job) -> Value { return job.balancedness_predicted; }},
-    {kGauge, "eplb_prediction_error_ratio",
-     "The error of eplb_predicted_balancedness_ratio: in all but the rarest windows the measured "
-     "value is within it. Absent until a prediction was compared.",
-     [](const JobView& job) -> Value { return job.prediction_error; }},
-    {kGauge, "eplb_seen_balancedness_ratio",
-     "Measured: what followed eplb_predicted_balancedness_ratio, on the first complete window all "
-     "of whose steps ran under that plan's last placement. Absent before it.",
-     [](const JobView& job) -> Value { return job.balancedness_seen; }},
-    {kGauge, "eplb_saved_seconds",
-     "Sum over the run's measured windows and over layers of (max GPU load without EPLB - max GPU "
-     "load measured) * cost.token_ns, where without EPLB each expert has one slot, in order; below "
-     "0 when that would have been faster. Absent without cost.token_ns.",
-     [](const JobView& job) -> Value { return job.saved_seconds; }},
-    {kGauge, "eplb_spent_seconds",
-     "Sum over the run's committed chunks of the longest boundary of any rank. Absent before the "
-     "first.",
-     [](const JobView& job) -> Value { return job.spent_seconds; }},
-    {kGauge, "eplb_observed_only",
+    {160, "eplb_observed_only",
      "1 when the policy of the job only reports what it would do (policy.mode = observe); "
      "otherwise 0.",
-     [](const JobView& job) -> Value { return job.settings.observe; }},
-    {kCounter, "eplb_commits_total", "Chunks that all ranks switched, since the daemon started.",
-     [](const JobView& job) -> Value { return Number(job.commits); }},
-    {kGauge, "eplb_plan_state_seconds", "Time in that state.",
-     [](const JobView& job) -> Value { return absl::ToDoubleSeconds(job.state_age); }},
-    {kGauge, "eplb_stuck_plan_seconds",
-     "Age of a state that is older than three times its deadline, LOST included; otherwise 0.",
-     [](const JobView& job) -> Value { return job.stuck_seconds; }},
-    {kGauge, "eplb_paused",
-     "1 if the job's proposals are paused, by an operator or after a loss in the store; otherwise "
-     "0.",
-     [](const JobView& job) -> Value { return job.paused; }},
-    {kGauge, "eplb_coverage_ratio",
-     "Reporters of the newest complete window / reporters of the job. Absent before a window.",
-     [](const JobView& job) -> Value { return job.coverage; }},
-    {kGauge, "eplb_quarantine",
+     [](const JobStatus& job) -> Value { return job.policy().mode() == "observe"; }},
+    {220, "eplb_quarantine",
      "1 when the job is in QUARANTINE: no proposals until an operator clears it.",
-     [](const JobView& job) -> Value { return job.state == core::JobState::kQuarantine; }},
-    {kGauge, "eplb_not_counting",
-     "1 when the job trains and some layer or some reporting rank has counted no token for two "
-     "report intervals; otherwise 0.",
-     [](const JobView& job) -> Value { return !job.not_counting_reason.empty(); }},
-    {kGauge, "eplb_coverage_now_ratio",
-     "Reporters that sent the newest window that should be complete / reporters of the job. Absent "
-     "before such a window.",
-     [](const JobView& job) -> Value { return job.coverage_now; }},
-    {kGauge, "eplb_step_seconds", "Time of a step, from the times at which steps were reported.",
-     [](const JobView& job) -> Value { return job.step_seconds; }},
-    {kGauge, "eplb_slow_gpus",
+     [](const JobStatus& job) -> Value { return job.state() == v1::JOB_STATE_QUARANTINE; }},
+    {260, "eplb_slow_gpus",
      "GPUs of the EP group whose step times are above those that are expected for their tokens.",
-     [](const JobView& job) -> Value { return Number(SlowGpus(job)); }},
-    {kGauge, "eplb_slowest_gpu_speed_ratio",
+     [](const JobStatus& job) -> Value { return Number(SlowGpus(job)); }},
+    {270, "eplb_slowest_gpu_speed_ratio",
      "Measured speed of the slowest GPU / speed of the median GPU. Absent while no GPU is named "
      "slow.",
      &SlowestGpu},
-    {kCounter, "eplb_windows_given_up_total",
-     "Load windows that too few ranks reported before newer ones took their place.",
-     [](const JobView& job) -> Value { return Number(job.windows_given_up); }},
-    {kGauge, "eplb_run_number", "Number of the current run, rising within a job; 0 = none yet.",
-     [](const JobView& job) -> Value { return Number(job.run_number); }},
-    {kGauge, "eplb_candidate_ranks",
-     "Registered ranks of a newer run that is not balanced yet; 0 when there is none.",
-     [](const JobView& job) -> Value { return job.candidate ? job.candidate->registered : 0; }},
 };
+
+// A family with one sample per job.
+struct JobFamily {
+  uint32_t place;
+  MetricType type;
+  std::string name;
+  std::string help;
+  std::function<Value(const Message& job)> value;
+};
+
+Value ValueOf(const Message& message, const FieldDescriptor& field) {
+  const google::protobuf::Reflection& values = *message.GetReflection();
+  if (field.has_presence() && !values.HasField(message, &field)) return std::nullopt;
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_BOOL:
+      return values.GetBool(message, &field);
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return values.GetUInt32(message, &field);
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return Number(values.GetUInt64(message, &field));
+    case FieldDescriptor::CPPTYPE_STRING:
+      return !values.GetString(message, &field).empty();
+    default:
+      return values.GetDouble(message, &field);
+  }
+}
+
+// Returns the fields of `type`, and of the messages inside it, that are metrics.
+std::vector<JobFamily> FieldFamilies(const google::protobuf::Descriptor& type) {
+  std::vector<JobFamily> families;
+  for (int i = 0; i < type.field_count(); ++i) {
+    const FieldDescriptor& field = *type.field(i);
+    const google::protobuf::FieldOptions& options = field.options();
+    if (const v1::Metric& metric = options.GetExtension(v1::metric); !metric.name().empty()) {
+      families.push_back({metric.place(), metric.counter() ? kCounter : kGauge, metric.name(),
+                          options.GetExtension(v1::help),
+                          [&field](const Message& message) { return ValueOf(message, field); }});
+    }
+    if (field.message_type() == nullptr || field.is_repeated()) continue;
+    for (JobFamily& inner : FieldFamilies(*field.message_type())) {
+      inner.value = [&field, value = std::move(inner.value)](const Message& message) {
+        return value(message.GetReflection()->GetMessage(message, &field));
+      };
+      families.push_back(std::move(inner));
+    }
+  }
+  return families;
+}
+
+const std::vector<JobFamily>& JobFamilies() {
+  static const std::vector<JobFamily> families = [] {
+    std::vector<JobFamily> found = FieldFamilies(*JobStatus::descriptor());
+    for (const ComputedFamily& one : kComputedFamilies) {
+      found.push_back({one.place, kGauge, one.name, one.help, [&one](const Message& job) {
+                         return one.value(static_cast<const JobStatus&>(job));
+                       }});
+    }
+    std::ranges::sort(found, {}, &JobFamily::place);
+    return found;
+  }();
+  return families;
+}
 
 struct Histogram {
   const char* name;
@@ -374,7 +367,7 @@ constexpr LabelledCounter kLabelledCounters[] = {
 void AddTables(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_build_info", "Always 1; the labels name the versions that run.");
   page.Sample(1, {{"version", s.version}, {"grpc_version", s.grpc_version}});
-  for (const Family<Snapshot>& family : kDaemonFamilies) {
+  for (const Family& family : kDaemonFamilies) {
     page.Family(family.type, family.name, family.help);
     if (const Value value = family.value(s)) page.Sample(*value);
   }
@@ -384,10 +377,10 @@ void AddTables(const Snapshot& s, Page& page) {
       page.Sample(Number(count), {{family.label, cell}});
     }
   }
-  for (const Family<JobView>& family : kJobFamilies) {
+  for (const JobFamily& family : JobFamilies()) {
     page.Family(family.type, family.name, family.help);
-    for (const JobView& job : s.jobs) {
-      if (const Value value = family.value(job)) page.Sample(*value, {{kJobLabel, job.job}});
+    for (const JobStatus& job : s.jobs) {
+      if (const Value value = family.value(job)) page.Sample(*value, {{kJobLabel, job.job()}});
     }
   }
   for (const Histogram& histogram : kHistograms) {
@@ -407,12 +400,12 @@ void AddLayers(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_balancedness_ratio",
               "Measured: mean GPU load / max GPU load of a layer, 1 is best; of the window of "
               "eplb_balancedness_mean_ratio. Absent for a layer without tokens.");
-  for (const JobView& job : s.jobs) {
-    if (job.layer_balancedness.size() > kMaxLayerLabels) continue;
-    for (size_t layer = 0; layer < job.layer_balancedness.size(); ++layer) {
-      if (!job.layer_balancedness[layer]) continue;
-      page.Sample(*job.layer_balancedness[layer],
-                  {{kJobLabel, job.job}, {"layer", absl::StrCat(layer)}});
+  for (const JobStatus& job : s.jobs) {
+    if (job.layer_balancedness_size() > kMaxLayerLabels) continue;
+    for (int layer = 0; layer < job.layer_balancedness_size(); ++layer) {
+      if (job.layer_balancedness(layer) == 0) continue;
+      page.Sample(job.layer_balancedness(layer),
+                  {{kJobLabel, job.job()}, {"layer", absl::StrCat(layer)}});
     }
   }
 }
@@ -452,41 +445,44 @@ void AddLabelledByJob(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_job_info",
               "Always 1; the labels name the policy that decides for the job, and its mode: apply, "
               "or observe.");
-  for (const JobView& job : s.jobs) {
-    page.Sample(1, {{kJobLabel, job.job},
-                    {"policy", job.settings.policy_name},
-                    {"mode", job.settings.observe ? "observe" : "apply"}});
+  for (const JobStatus& job : s.jobs) {
+    page.Sample(
+        1,
+        {{kJobLabel, job.job()}, {"policy", job.policy().name()}, {"mode", job.policy().mode()}});
   }
   page.Family(kGauge, "eplb_plan_state",
               "1 for the state that the job is in: RECOVERING, IDLE, SOLVING, PREPARING, VOTING, "
               "CANCELLING, QUARANTINE; FINISHED, FAILED or LOST once its run has ended.");
-  for (const JobView& job : s.jobs) {
-    page.Sample(1, {{kJobLabel, job.job}, {"state", std::string(core::JobStateName(job.state))}});
+  for (const JobStatus& job : s.jobs) {
+    page.Sample(1, {{kJobLabel, job.job()}, {"state", wire::EnumText(job.state())}});
   }
   page.Family(
       kGauge, "eplb_stalled",
       "1 when the job trains and its balancing has stopped; otherwise 0. The label names the "
       "reason: store, state, lost, hung, windows, decisions, withdrawn, candidate, refused; none.");
-  for (const JobView& job : s.jobs) {
-    page.Sample(job.stalled.empty() ? 0 : 1,
-                {{kJobLabel, job.job}, {"reason", job.stalled.empty() ? "none" : job.stalled}});
+  for (const JobStatus& job : s.jobs) {
+    page.Sample(
+        job.stalled().empty() ? 0 : 1,
+        {{kJobLabel, job.job()}, {"reason", job.stalled().empty() ? "none" : job.stalled()}});
   }
   page.Family(kCounter, "eplb_job_refusals_total",
               "Registrations of ranks that were refused, since the daemon started; also of the "
               "newest jobs that the daemon does not serve.");
-  for (const JobView& job : s.jobs) page.Sample(Number(job.refused_hellos), {{kJobLabel, job.job}});
-  for (const core::RefusedJob& refused : s.refused_jobs) {
-    page.Sample(Number(refused.count), {{kJobLabel, refused.job}});
+  for (const JobStatus& job : s.jobs)
+    page.Sample(Number(job.refused_hellos()), {{kJobLabel, job.job()}});
+  for (const v1::Refusal& refused : s.refused_jobs) {
+    page.Sample(Number(refused.count()), {{kJobLabel, refused.job()}});
   }
   page.Family(kCounter, "eplb_predictions_total",
               "Predictions of committed decisions that were compared with what followed, since the "
               "daemon started: within = the measured balancedness was within the predicted one +- "
               "its error, above = better, below = worse.");
-  for (const JobView& job : s.jobs) {
-    const auto& counts = job.prediction_counts;
-    for (const auto& [result, count] :
-         {std::pair("within", counts.within), {"above", counts.above}, {"below", counts.below}}) {
-      page.Sample(Number(count), {{kJobLabel, job.job}, {"result", result}});
+  for (const JobStatus& job : s.jobs) {
+    const auto& counts = job.prediction_counts();
+    for (const auto& [result, count] : {std::pair("within", counts.within()),
+                                        {"above", counts.above()},
+                                        {"below", counts.below()}}) {
+      page.Sample(Number(count), {{kJobLabel, job.job()}, {"result", result}});
     }
   }
 }
@@ -497,17 +493,17 @@ void AddCandidates(const Snapshot& s, Page& page) {
               "Back-test: what a candidate (policy/estimate/cadence; none: without any move) would "
               "have saved on the run's windows so far, less its migrations and replicas. Absent "
               "before a step was timed.");
-  for (const JobView& job : s.jobs) {
-    for (const core::TriedCandidate& one : job.candidates) {
-      if (!one.net_seconds) continue;
-      page.Sample(*one.net_seconds, {{kJobLabel, job.job}, {"candidate", one.name}});
+  for (const JobStatus& job : s.jobs) {
+    for (const v1::TriedCandidate& one : job.candidates()) {
+      if (!one.has_net_seconds()) continue;
+      page.Sample(one.net_seconds(), {{kJobLabel, job.job()}, {"candidate", one.name()}});
     }
   }
   page.Family(kGauge, "eplb_candidate_in_use",
               "1 for the candidate that makes the next decision, otherwise 0.");
-  for (const JobView& job : s.jobs) {
-    for (const core::TriedCandidate& one : job.candidates) {
-      page.Sample(one.in_use ? 1 : 0, {{kJobLabel, job.job}, {"candidate", one.name}});
+  for (const JobStatus& job : s.jobs) {
+    for (const v1::TriedCandidate& one : job.candidates()) {
+      page.Sample(one.in_use() ? 1 : 0, {{kJobLabel, job.job()}, {"candidate", one.name()}});
     }
   }
 }

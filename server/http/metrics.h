@@ -17,9 +17,11 @@
 #include "server/http/failures.h"
 #include "server/process/process_figures.h"
 
+#include "eplb/v1/query.pb.h"
+
 namespace eplb {
 
-inline constexpr size_t kMaxLayerLabels = 128;
+inline constexpr int kMaxLayerLabels = 128;
 // Limit over all jobs together. One job of 61 layers * 256 experts has 15,616 series.
 inline constexpr size_t kMaxExpertSeries = 20000;
 
@@ -51,11 +53,11 @@ struct MetricsSnapshot {
   std::vector<LabelledCount> refusals_by_kind;
   std::vector<LabelledCount> session_disconnects_by_reason;
   std::vector<CallFigures> calls;
-  std::vector<core::JobView> jobs;
-  std::vector<core::RefusedJob> refused_jobs;  // refusals of jobs that are not among `jobs`
-  bool per_expert = false;                     // metrics.per_expert
-  std::vector<ExpertTokens> expert_tokens;     // with it: of the jobs that have a window, by name
-  core::Counters counters;                     // all jobs together, since the daemon started
+  std::vector<v1::JobStatus> jobs;
+  std::vector<v1::Refusal> refused_jobs;    // refusals of jobs that are not among `jobs`
+  bool per_expert = false;                  // metrics.per_expert
+  std::vector<ExpertTokens> expert_tokens;  // with it: of the jobs that have a window, by name
+  core::Counters counters;                  // all jobs together, since the daemon started
   int64_t queued_events = 0;
   int64_t window_bytes = 0;
   double longest_hold_seconds = 0;  // longest hold of the core by one event

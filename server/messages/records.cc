@@ -2,7 +2,10 @@
 // store.
 #include "server/messages/records.h"
 
+#include <bit>
+#include <cstring>
 #include <optional>
+#include <string>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -12,14 +15,12 @@
 
 namespace eplb::wire {
 
-using core::kNotMeasured;
-
 template <>
-inline constexpr auto kFields<core::RankTimes> =
-    std::tuple{Field{"rank", &core::RankTimes::rank},
-               Field{"prepared_unix_micros", &core::RankTimes::prepared_at},
-               Field{"applied_unix_micros", &core::RankTimes::applied_at},
-               SparseField{"pause_seconds", &core::RankTimes::pause_seconds, double{kNotMeasured}}};
+inline constexpr auto kFields<core::RankTimes> = std::tuple{
+    Field{"rank", &core::RankTimes::rank},
+    Field{"prepared_unix_micros", &core::RankTimes::prepared_at},
+    Field{"applied_unix_micros", &core::RankTimes::applied_at},
+    SparseField{"pause_seconds", &core::RankTimes::pause_seconds, double{core::kNotMeasured}}};
 
 template <>
 inline constexpr auto kFields<core::ChunkTimes> =
@@ -33,7 +34,7 @@ inline constexpr auto kFields<core::ChunkTimes> =
                Field{"ranks", &core::ChunkTimes::ranks},
                SparseField{"longest_pause_rank", &core::ChunkTimes::longest_pause_rank, -1},
                SparseField{"longest_pause_seconds", &core::ChunkTimes::longest_pause_seconds,
-                           double{kNotMeasured}}};
+                           double{core::kNotMeasured}}};
 
 template <>
 inline constexpr auto kFields<core::PlanTimes> =
@@ -53,37 +54,37 @@ inline constexpr auto kFields<core::TriedCandidate> =
 
 // Without the result, the split and the pause, whose values need words or another field.
 template <>
-inline constexpr auto kFields<core::Plan> =
-    std::tuple{Field{"plan", &core::Plan::plan},
-               Field{"unix_micros", &core::Plan::decided_at},
-               Field{"policy", &core::Plan::policy, kMaxLongText},
-               Field{"base_version", &core::Plan::base_version},
-               Field{"first_version", &core::Plan::first_version},
-               Field{"last_version", &core::Plan::last_version},
-               Field{"decided_first_step", &core::Plan::decided_first_step},
-               Field{"decided_last_step", &core::Plan::decided_last_step},
-               SparseField{"balancedness_before", &core::Plan::balancedness_before, 0.0},
-               SparseField{"balancedness_in_force", &core::Plan::balancedness_in_force, 0.0},
-               Field{"balancedness_predicted", &core::Plan::balancedness_predicted},
-               Field{"peak_fall", &core::Plan::peak_fall},
-               Field{"net_gain_seconds", &core::Plan::net_gain_seconds},
-               Field{"migration_seconds", &core::Plan::migration_seconds},
-               Field{"transfers", &core::Plan::transfers},
-               SparseField{"received_bytes", &core::Plan::received_bytes, int64_t{kNotMeasured}},
-               Field{"num_chunks", &core::Plan::num_chunks},
-               Field{"chunks_committed", &core::Plan::chunks_committed},
-               Field{"solve_seconds", &core::Plan::solve_seconds},
-               Field{"prepare_seconds", &core::Plan::prepare_seconds},
-               Field{"switched_step", &core::Plan::switched_step},
-               Field{"reason", &core::Plan::reason, kMaxLongText},
-               Field{"asked_by", &core::Plan::asked_by, kMaxLongText},
-               Field{"balancedness_seen", &core::Plan::balancedness_seen},
-               Field{"seen_first_step", &core::Plan::seen_first_step},
-               Field{"seen_last_step", &core::Plan::seen_last_step},
-               Field{"prediction_error", &core::Plan::prediction_error},
-               Field{"prediction_evidence", &core::Plan::prediction_evidence},
-               Field{"candidates", &core::Plan::candidates},
-               Field{"times", &core::Plan::times}};
+inline constexpr auto kFields<core::Plan> = std::tuple{
+    Field{"plan", &core::Plan::plan},
+    Field{"unix_micros", &core::Plan::decided_at},
+    Field{"policy", &core::Plan::policy, kMaxLongText},
+    Field{"base_version", &core::Plan::base_version},
+    Field{"first_version", &core::Plan::first_version},
+    Field{"last_version", &core::Plan::last_version},
+    Field{"decided_first_step", &core::Plan::decided_first_step},
+    Field{"decided_last_step", &core::Plan::decided_last_step},
+    SparseField{"balancedness_before", &core::Plan::balancedness_before, 0.0},
+    SparseField{"balancedness_in_force", &core::Plan::balancedness_in_force, 0.0},
+    Field{"balancedness_predicted", &core::Plan::balancedness_predicted},
+    Field{"peak_fall", &core::Plan::peak_fall},
+    Field{"net_gain_seconds", &core::Plan::net_gain_seconds},
+    Field{"migration_seconds", &core::Plan::migration_seconds},
+    Field{"transfers", &core::Plan::transfers},
+    SparseField{"received_bytes", &core::Plan::received_bytes, int64_t{core::kNotMeasured}},
+    Field{"num_chunks", &core::Plan::num_chunks},
+    Field{"chunks_committed", &core::Plan::chunks_committed},
+    Field{"solve_seconds", &core::Plan::solve_seconds},
+    Field{"prepare_seconds", &core::Plan::prepare_seconds},
+    Field{"switched_step", &core::Plan::switched_step},
+    Field{"reason", &core::Plan::reason, kMaxLongText},
+    Field{"asked_by", &core::Plan::asked_by, kMaxLongText},
+    Field{"balancedness_seen", &core::Plan::balancedness_seen},
+    Field{"seen_first_step", &core::Plan::seen_first_step},
+    Field{"seen_last_step", &core::Plan::seen_last_step},
+    Field{"prediction_error", &core::Plan::prediction_error},
+    Field{"prediction_evidence", &core::Plan::prediction_evidence},
+    Field{"candidates", &core::Plan::candidates},
+    Field{"times", &core::Plan::times}};
 
 template <>
 inline constexpr auto kFields<core::RunEnd> =
@@ -147,6 +148,7 @@ std::optional<Value> FromProto(Proto value) {
   return static_cast<Value>(number - 1);
 }
 
+static_assert(std::endian::native == std::endian::little);  // the order of bytes in counts_u64
 static_assert(static_cast<int>(core::JobState::kLost) + 1 == v1::JobState_MAX);
 static_assert(static_cast<int>(core::RunEnding::kLost) + 1 == v1::RunEnding_MAX);
 static_assert(static_cast<int>(core::PlanResult::kFailed) + 1 == v1::PlanResult_MAX);
@@ -230,6 +232,23 @@ absl::StatusOr<core::WindowFigures> FromProto(const v1::Window& in) {
   core::WindowFigures figures{.split = SplitFrom(in.split())};
   EPLB_RETURN_IF_ERROR(Read(in, &figures));
   return figures;
+}
+
+void ToProto(const core::WindowView& window, v1::GetLoadResponse* out) {
+  const LoadMatrix& counts = window.load->counts();
+  out->set_first_step(static_cast<uint64_t>(window.first_step));
+  out->set_last_step(static_cast<uint64_t>(window.last_step));
+  out->set_num_layers(static_cast<uint32_t>(counts.rows()));
+  out->set_num_experts(static_cast<uint32_t>(counts.cols()));
+  std::string* bytes = out->mutable_counts_u64();
+  bytes->resize(static_cast<size_t>(counts.size()) * sizeof(int64_t));
+  std::memcpy(bytes->data(), counts.data(), bytes->size());
+  if (window.on_gpus == nullptr) return;
+  const RealMatrix& gpu_loads = window.on_gpus->loads;
+  out->mutable_gpu_loads()->Assign(gpu_loads.data(), gpu_loads.data() + gpu_loads.size());
+  for (const int64_t version : window.on_gpus->versions) {
+    out->add_versions(static_cast<uint64_t>(version));
+  }
 }
 
 }  // namespace eplb

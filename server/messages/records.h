@@ -32,4 +32,6 @@ void ToProto(const core::WindowFigures& figures, v1::Window* out);
 // errors: as those of an event.
 absl::StatusOr<core::WindowFigures> FromProto(const v1::Window& window);
 
+void ToProto(const core::WindowView& window, v1::GetLoadResponse* out);
+
 }  // namespace eplb

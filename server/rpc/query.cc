@@ -11,7 +11,6 @@
 #include "proto/wire/message_texts.h"
 #include "proto/wire/status.h"
 #include "server/messages/records.h"
-#include "server/messages/views.h"
 #include "server/rpc/answer.h"
 
 namespace eplb {
@@ -44,22 +43,25 @@ class QueryService : public v1::Query::CallbackService {
     response->set_ready(ready.ok());
     response->set_not_ready_reason(std::string(ready.message()));
     for (const std::string& warning : options_.runner->Warnings()) response->add_warnings(warning);
-    wire::ClipTexts(response);  // the daemon's texts; every job and refusal is clipped by itself
     AddRefusals(peer, *response);
-    for (const core::JobView& view : options_.runner->Jobs()) {
-      if (Allowed(peer, Verb::kQuery, view.job).ok()) {
-        ToProto(view, response->add_jobs());
+    for (v1::JobStatus& job : options_.runner->Jobs()) {
+      if (Allowed(peer, Verb::kQuery, job.job()).ok()) {
+        *response->add_jobs() = std::move(job);
       } else {
         response->set_jobs_hidden(true);
       }
     }
+    wire::ClipTexts(response);
     return Done(context, absl::OkStatus());
   }
 
   CallReactor* GetJob(CallContext* context, const v1::GetJobRequest* request,
                       v1::JobStatus* response) override {
-    return AnswerWith(context, request->job(), response,
-                      [&] { return options_.runner->Job(request->job()); });
+    return Answer(context, request->job(), [&]() -> absl::Status {
+      EPLB_ASSIGN_OR_RETURN(*response, options_.runner->Job(request->job()));
+      wire::ClipTexts(response);
+      return absl::OkStatus();
+    });
   }
 
   CallReactor* GetPlacement(CallContext* context, const v1::GetPlacementRequest* request,
@@ -138,9 +140,9 @@ class QueryService : public v1::Query::CallbackService {
  private:
   // Adds the refusals of jobs that the caller may see.
   void AddRefusals(const PeerIdentity& peer, v1::GetStatusResponse& response) const {
-    for (const core::RefusedJob& refused : options_.runner->Refusals()) {
-      if (!Allowed(peer, Verb::kQuery, refused.job).ok()) continue;
-      ToProto(refused, MonotonicNow(), response.add_refusals());
+    for (v1::Refusal& refused : options_.runner->Refusals()) {
+      if (!Allowed(peer, Verb::kQuery, refused.job()).ok()) continue;
+      *response.add_refusals() = std::move(refused);
     }
   }
 

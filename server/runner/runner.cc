@@ -268,8 +268,9 @@ int64_t Runner::term() const {
 }
 
 void Runner::PublishViews() {
+  const absl::Time now = MonotonicNow();
   auto views = std::make_shared<const Views>(
-      Views{.jobs = core_.Jobs(MonotonicNow()), .refusals = core_.Refusals()});
+      Views{.jobs = core_.Jobs(now), .refusals = core_.Refusals(now)});
   const std::lock_guard lock(published_mutex_);
   views_ = std::move(views);
 }
@@ -279,20 +280,20 @@ std::shared_ptr<const Runner::Views> Runner::LastViews() const {
   return views_;
 }
 
-std::vector<core::JobView> Runner::Jobs() const {
+std::vector<v1::JobStatus> Runner::Jobs() const {
   if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) {
     return core_.Jobs(MonotonicNow());
   }
   return LastViews()->jobs;
 }
 
-absl::StatusOr<core::JobView> Runner::Job(const std::string& job) const {
+absl::StatusOr<v1::JobStatus> Runner::Job(const std::string& job) const {
   if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) {
     return core_.Job(job, MonotonicNow());
   }
   const std::shared_ptr<const Views> views = LastViews();
   const auto found = std::ranges::find_if(
-      views->jobs, [&job](const core::JobView& view) { return view.job == job; });
+      views->jobs, [&job](const v1::JobStatus& status) { return status.job() == job; });
   if (found != views->jobs.end()) return *found;
   const std::lock_guard lock(core_mutex_);  // it may have registered since the views were made
   return core_.Job(job, MonotonicNow());
@@ -309,8 +310,10 @@ absl::StatusOr<core::LeaderView> Runner::Leader(const std::string& job,
   return core_.Leader(job, run_id);
 }
 
-std::vector<core::RefusedJob> Runner::Refusals() const {
-  if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) return core_.Refusals();
+std::vector<v1::Refusal> Runner::Refusals() const {
+  if (const std::unique_lock lock = HoldWithPatience(core_mutex_); lock) {
+    return core_.Refusals(MonotonicNow());
+  }
   return LastViews()->refusals;
 }
 

@@ -89,12 +89,12 @@ class Runner {
   int64_t term() const;
   // The term with which a store of several daemons elected this one; 0: there was no election.
   int64_t election_term() const { return elected_ ? term() : 0; }
-  std::vector<core::JobView> Jobs() const;
-  absl::StatusOr<core::JobView> Job(const std::string& job) const;
+  std::vector<v1::JobStatus> Jobs() const;
+  absl::StatusOr<v1::JobStatus> Job(const std::string& job) const;
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;
   absl::StatusOr<core::LeaderView> Leader(const std::string& job, const std::string& run_id) const;
-  std::vector<core::RefusedJob> Refusals() const;
+  std::vector<v1::Refusal> Refusals() const;
   // Returns the placement that the job ran as `version`. errors: NotFound for one that is not kept,
   // those of the store.
   absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;
@@ -141,8 +141,8 @@ class Runner {
     RunnerCounters counters;  // but for queued_events
   };
   struct Views {
-    std::vector<core::JobView> jobs;
-    std::vector<core::RefusedJob> refusals;
+    std::vector<v1::JobStatus> jobs;
+    std::vector<v1::Refusal> refusals;
   };
 
   void Loop();

@@ -78,8 +78,8 @@ bool Fill(Runner& runner) {
   }
   for (int tenths = 0; tenths < kPatience; ++tenths) {
     int measured = 0;
-    for (const core::JobView& view : runner.Jobs()) {
-      if (view.connected_ranks == kRanks && view.balancedness > 0) ++measured;
+    for (const v1::JobStatus& view : runner.Jobs()) {
+      if (view.connected_ranks() == kRanks && view.balancedness() > 0) ++measured;
     }
     if (measured == kJobs) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(100));

@@ -22,12 +22,14 @@ absl::Status Unknown(const std::string& job) { return absl::NotFoundError("no jo
 
 // One job, "train", whose texts hold bytes that are not UTF-8.
 ApiSources Sources() {
-  const core::JobView view{.job = "train", .last_reason = "\xff\"\n"};
+  v1::JobStatus view;
+  view.set_job("train");
+  view.set_last_reason("\xff\"\n");
   ApiSources sources;
-  sources.jobs = [view] { return std::vector<core::JobView>{view}; };
-  sources.refusals = [] { return std::vector<RefusedRanks>{}; };
+  sources.jobs = [view] { return std::vector<v1::JobStatus>{view}; };
+  sources.refusals = [] { return std::vector<v1::Refusal>{}; };
   sources.warnings = [] { return std::vector<std::string>{"a warning"}; };
-  sources.job = [view](const std::string& job) -> absl::StatusOr<core::JobView> {
+  sources.job = [view](const std::string& job) -> absl::StatusOr<v1::JobStatus> {
     if (job != "train") return Unknown(job);
     return view;
   };

@@ -43,7 +43,7 @@ class World {
       Operate();
       CheckRun();
       if (i % kViewEvery != 0) continue;
-      for (const JobView& view : job_.daemon.core().Jobs(job_.daemon.now())) Check(view);
+      for (const v1::JobStatus& view : job_.daemon.core().Jobs(job_.daemon.now())) Check(view);
     }
   }
 
@@ -217,12 +217,12 @@ class World {
 
   // A run that the store knows to be gone never becomes the job's own again.
   void CheckRun() {
-    const absl::StatusOr<JobView> view = job_.daemon.core().Job(kJob, job_.daemon.now());
+    const absl::StatusOr<v1::JobStatus> view = job_.daemon.core().Job(kJob, job_.daemon.now());
     if (!view.ok()) {  // it is forgotten
       reserved_ = 0;
       return ForgetRuns();
     }
-    const std::string& owner = view->run_id;
+    const std::string& owner = view->run_id();
     fuzz::Require(owner == owner_ || !gone_.contains(owner), "a run that was gone owns the job");
     owner_ = owner;
     const auto stored = job_.daemon.stored().find(kJob);
@@ -235,14 +235,14 @@ class World {
     gone_.clear();
   }
 
-  static void Check(const JobView& view) {
-    if (view.balancedness) {
-      fuzz::Require(*view.balancedness > 0 && *view.balancedness <= 1, "balancedness");
+  static void Check(const v1::JobStatus& view) {
+    if (view.has_balancedness()) {
+      fuzz::Require(view.balancedness() > 0 && view.balancedness() <= 1, "balancedness");
     }
-    fuzz::Require(view.balancedness.has_value() == view.not_measured_reason.empty(),
+    fuzz::Require(view.has_balancedness() == view.not_measured_reason().empty(),
                   "a figure without a sample, or none without its cause");
-    fuzz::Require(view.connected_ranks <= view.world_size, "more ranks than the job has");
-    fuzz::Require(view.state_age >= absl::ZeroDuration(), "a state that began in the future");
+    fuzz::Require(view.connected_ranks() <= view.world_size(), "more ranks than the job has");
+    fuzz::Require(view.state_seconds() >= 0, "a state that began in the future");
   }
 
   Input input_;

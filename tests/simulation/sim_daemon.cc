@@ -4,6 +4,8 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/escaping.h"
+
 #include "server/core/solution.h"
 
 namespace eplb::simulation {
@@ -31,14 +33,14 @@ void SimDaemon::ReplaceDisk(Disk other) {
 
 void SimDaemon::Ask(const std::string& job, bool pause) {
   if (!serves()) return;
-  const absl::StatusOr<core::JobView> view = core_->Job(job, Clock());
+  const absl::StatusOr<v1::JobStatus> view = core_->Job(job, Clock());
   if (!view.ok()) return;
   const int64_t ticket = ++last_ticket_;
   asked_[ticket] = {job, pause};
   core::Change change{.ticket = ticket,
                       .job = job,
                       .request_id = absl::StrCat(name_, "-", ticket),
-                      .expect_version = view->version,
+                      .expect_version = view->version(),
                       .actor = "operator",
                       .verb = core::Resume{}};
   if (pause) {
@@ -265,8 +267,8 @@ void SimDaemon::CheckStored(const wire::Propose& propose, const std::string& job
     context_.Violation("I6: ", name_, " proposed version ", propose.version,
                        " before it was stored");
   }
-  const absl::StatusOr<core::JobView> view = core_->Job(job, Clock());
-  promises_.Proposed(name_, job, RunOf(view->run_id), propose.version);
+  const absl::StatusOr<v1::JobStatus> view = core_->Job(job, Clock());
+  promises_.Proposed(name_, job, RunOf(view->run_id()), propose.version);
 }
 
 void SimDaemon::OnReply(const core::Reply& reply) {
@@ -292,22 +294,22 @@ void SimDaemon::Solve(const core::Solve& solve) {
 // next votes only, these come on top: not more than this with the steps of a simulated job.
 void SimDaemon::CheckStuck() {
   constexpr absl::Duration kVotesAwaited = absl::Seconds(40);
-  for (const core::JobView& job : core_->Jobs(Clock())) {
+  for (const v1::JobStatus& job : core_->Jobs(Clock())) {
     absl::Duration deadline = absl::InfiniteDuration();
-    if (job.state == core::JobState::kRecovering && job.connected_ranks > 0)
+    if (job.state() == v1::JOB_STATE_RECOVERING && job.connected_ranks() > 0)
       deadline = config_.prepare_deadline + kVotesAwaited;
-    if (job.state == core::JobState::kSolving) deadline = config_.solve_deadline;
-    if (job.state == core::JobState::kPreparing) deadline = config_.prepare_deadline;
-    if (job.state == core::JobState::kVoting) deadline = config_.voting_deadline;
-    if (job.state == core::JobState::kCancelling)
-      deadline = config_.cancel_deadline + kVotesAwaited;
-    if (job.state_age < 2 * kTick) stuck_[job.job] = false;
-    if (job.waiting_for.find("run_id") != std::string::npos) continue;
-    if (job.state_age <= 3 * deadline || stuck_[job.job]) continue;
-    context_.Violation("I12: job ", job.job, " is ", core::JobStateName(job.state), " for ",
-                       absl::FormatDuration(job.state_age),
-                       " and never said that it is stuck: ", job.waiting_for);
-    stuck_[job.job] = true;
+    if (job.state() == v1::JOB_STATE_SOLVING) deadline = config_.solve_deadline;
+    if (job.state() == v1::JOB_STATE_PREPARING) deadline = config_.prepare_deadline;
+    if (job.state() == v1::JOB_STATE_VOTING) deadline = config_.voting_deadline;
+    if (job.state() == v1::JOB_STATE_CANCELLING) deadline = config_.cancel_deadline + kVotesAwaited;
+    const absl::Duration age = absl::Seconds(job.state_seconds());
+    if (age < 2 * kTick) stuck_[job.job()] = false;
+    if (job.waiting_for().find("run_id") != std::string::npos) continue;
+    if (age <= 3 * deadline || stuck_[job.job()]) continue;
+    context_.Violation("I12: job ", job.job(), " is ", v1::JobState_Name(job.state()), " for ",
+                       absl::FormatDuration(age),
+                       " and never said that it is stuck: ", job.waiting_for());
+    stuck_[job.job()] = true;
   }
 }
 
@@ -316,19 +318,20 @@ absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& run
   if (!serves()) return absl::UnavailableError("the daemon is down");
   const auto all = core_->Jobs(Clock());
   const auto view = std::find_if(all.begin(), all.end(),
-                                 [&job](const core::JobView& one) { return one.job == job; });
+                                 [&job](const v1::JobStatus& one) { return one.job() == job; });
   if (view == all.end()) return absl::NotFoundError("the daemon does not know the job");
-  if (view->state != core::JobState::kIdle) {
-    return absl::UnavailableError(absl::StrCat("the daemon is ", core::JobStateName(view->state),
-                                               ", waiting for ", view->waiting_for));
+  if (view->state() != v1::JOB_STATE_IDLE) {
+    return absl::UnavailableError(absl::StrCat("the daemon is ", v1::JobState_Name(view->state()),
+                                               ", waiting for ", view->waiting_for()));
   }
-  if (view->run_id != run_id || view->connected_ranks != view->world_size) {
-    return absl::UnavailableError(absl::StrCat("the daemon has ", view->connected_ranks,
-                                               " ranks of ", view->run_id, ", not all of ",
+  if (view->run_id() != run_id || view->connected_ranks() != view->world_size()) {
+    return absl::UnavailableError(absl::StrCat("the daemon has ", view->connected_ranks(),
+                                               " ranks of ", view->run_id(), ", not all of ",
                                                run_id));
   }
-  if (view->version != running.version || view->digest != running.digest) {
-    return absl::InternalError(absl::StrCat("the daemon is IDLE with version ", view->version,
+  if (static_cast<int64_t>(view->version()) != running.version ||
+      absl::BytesToHexString(view->digest()) != running.digest.Hex()) {
+    return absl::InternalError(absl::StrCat("the daemon is IDLE with version ", view->version(),
                                             ", the ranks run ", running.version));
   }
   const auto stored = disk.jobs.find(job);
@@ -342,8 +345,8 @@ absl::Status SimDaemon::CheckIdle(const std::string& job, const std::string& run
 
 bool SimDaemon::IsQuarantined(const std::string& job) const {
   if (!serves()) return false;
-  const absl::StatusOr<core::JobView> view = core_->Job(job, Clock());
-  return view.ok() && view->state == core::JobState::kQuarantine;
+  const absl::StatusOr<v1::JobStatus> view = core_->Job(job, Clock());
+  return view.ok() && view->state() == v1::JOB_STATE_QUARANTINE;
 }
 
 }  // namespace eplb::simulation

@@ -95,9 +95,9 @@ Truth::Window Truth::Sum(const Job& job, const Run& run, Steps steps, unsigned r
   return window;
 }
 
-std::optional<Truth::Window> Truth::Find(const Job& job, const core::JobView& view,
+std::optional<Truth::Window> Truth::Find(const Job& job, const v1::JobStatus& view,
                                          const core::WindowView& window) const {
-  const auto run = job.runs.find(view.run_id);
+  const auto run = job.runs.find(view.run_id());
   if (run == job.runs.end()) return std::nullopt;
   std::vector<LoadMatrix> of_rank;  // empty where the rank did not run all steps
   for (int rank = 0; rank < job.world_size; ++rank) {
@@ -119,7 +119,7 @@ std::optional<Truth::Window> Truth::Find(const Job& job, const core::JobView& vi
       if (ran) sum += of_rank[static_cast<size_t>(rank)];
       ++reporters;
     }
-    if (!ran || !Near(view.coverage.value_or(0), 1.0 * reporters / job.world_size)) continue;
+    if (!ran || !Near(view.coverage(), 1.0 * reporters / job.world_size)) continue;
     if ((sum == window.load->counts()).all()) {
       return Sum(job, run->second, {window.first_step, window.last_step}, ranks);
     }
@@ -127,15 +127,15 @@ std::optional<Truth::Window> Truth::Find(const Job& job, const core::JobView& vi
   return std::nullopt;
 }
 
-void Truth::CheckWindow(Shown& shown, const core::JobView& view, const core::WindowView& window) {
+void Truth::CheckWindow(Shown& shown, const v1::JobStatus& view, const core::WindowView& window) {
   const Steps steps{window.first_step, window.last_step};
   const auto wrong = [&](const char* what) {
-    context_.Violation("measured: ", view.job, "/", view.run_id, " steps ",
+    context_.Violation("measured: ", view.job(), "/", view.run_id(), " steps ",
                        StepsText(steps.first, steps.second), ": ", what);
   };
   if (shown.newest != steps) {
     shown.newest = steps;
-    const std::optional<Window> truth = Find(jobs_.at(view.job), view, window);
+    const std::optional<Window> truth = Find(jobs_.at(view.job()), view, window);
     if (!truth) return wrong("no ranks counted what the window says");
     shown.windows[steps] = *truth;
     context_.Count(window.on_gpus == nullptr ? "window_unmeasured" : "window_measured");
@@ -152,33 +152,33 @@ void Truth::CheckWindow(Shown& shown, const core::JobView& view, const core::Win
   }
 }
 
-void Truth::CheckView(const Shown& shown, const core::JobView& view) {
-  if (!view.balancedness) return;
+void Truth::CheckView(const Shown& shown, const v1::JobStatus& view) {
+  if (!view.has_balancedness()) return;
   const auto wrong = [&](const char* what, double is, double expected) {
-    context_.Violation("measured: ", view.job, "/", view.run_id, " steps ",
-                       StepsText(view.measured_first_step, view.measured_last_step), ": ", what,
+    context_.Violation("measured: ", view.job(), "/", view.run_id(), " steps ",
+                       StepsText(view.measured_first_step(), view.measured_last_step()), ": ", what,
                        " is shown as ", is, ", the ranks' steps give ", expected);
   };
-  const auto found = shown.windows.find({view.measured_first_step, view.measured_last_step});
-  if (found == shown.windows.end()) return wrong("a window that never was", *view.balancedness, 0);
+  const auto found = shown.windows.find({view.measured_first_step(), view.measured_last_step()});
+  if (found == shown.windows.end()) return wrong("a window that never was", view.balancedness(), 0);
   const Window& truth = found->second;
   const double expected = Balancedness(truth.gpu_loads);
-  if (!Near(*view.balancedness, expected)) wrong("balancedness", *view.balancedness, expected);
+  if (!Near(view.balancedness(), expected)) wrong("balancedness", view.balancedness(), expected);
   const double initial = Balancedness(truth.static_loads);
-  if (!Near(view.balancedness_static.value_or(0), initial)) {
-    wrong("the static placement's", view.balancedness_static.value_or(0), initial);
+  if (!Near(view.balancedness_static(), initial)) {
+    wrong("the static placement's", view.balancedness_static(), initial);
   }
   const double without = Balancedness(truth.loads_without_eplb);
-  if (!Near(view.balancedness_without_eplb.value_or(0), without)) {
-    wrong("that without EPLB", view.balancedness_without_eplb.value_or(0), without);
+  if (!Near(view.balancedness_without_eplb(), without)) {
+    wrong("that without EPLB", view.balancedness_without_eplb(), without);
   }
   const std::vector<double> layers = LayerBalancedness(truth.gpu_loads);
-  if (layers.size() != view.layer_balancedness.size()) {
-    return wrong("number of layers", static_cast<double>(view.layer_balancedness.size()),
+  if (std::ssize(layers) != view.layer_balancedness_size()) {
+    return wrong("number of layers", static_cast<double>(view.layer_balancedness_size()),
                  static_cast<double>(layers.size()));
   }
   for (size_t layer = 0; layer < layers.size(); ++layer) {
-    const double shown_figure = view.layer_balancedness[layer].value_or(0);
+    const double shown_figure = view.layer_balancedness(static_cast<int>(layer));
     if (!Near(shown_figure, layers[layer])) {
       wrong("a layer's balancedness", shown_figure, layers[layer]);
     }
@@ -187,11 +187,11 @@ void Truth::CheckView(const Shown& shown, const core::JobView& view) {
 
 void Truth::Check(const std::string& daemon, const core::Core& core, absl::Time now) {
   for (const auto& [name, job] : jobs_) {
-    const absl::StatusOr<core::JobView> view = core.Job(name, now);
+    const absl::StatusOr<v1::JobStatus> view = core.Job(name, now);
     if (!view.ok()) continue;
     Shown& shown = shown_[{daemon, name}];
-    if (shown.run_id != view->run_id) {
-      shown = {.run_id = view->run_id, .windows_before = std::move(shown.windows)};
+    if (shown.run_id != view->run_id()) {
+      shown = {.run_id = view->run_id(), .windows_before = std::move(shown.windows)};
     }
     const absl::StatusOr<core::WindowView> window = core.NewestWindow(name);
     if (window.ok()) CheckWindow(shown, *view, *window);

@@ -70,12 +70,12 @@ class Truth {
     std::map<Steps, Window> windows_before = {};
   };
 
-  void CheckWindow(Shown& shown, const core::JobView& view, const core::WindowView& window);
-  void CheckView(const Shown& shown, const core::JobView& view);
+  void CheckWindow(Shown& shown, const v1::JobStatus& view, const core::WindowView& window);
+  void CheckView(const Shown& shown, const v1::JobStatus& view);
   void CheckBefore(const Shown& shown, const std::string& job, const core::Plan& plan);
   void CheckSeen(const Shown& shown, const std::string& job, const core::Plan& plan);
   // The window with exactly these counts, of some of the ranks.
-  std::optional<Window> Find(const Job& job, const core::JobView& view,
+  std::optional<Window> Find(const Job& job, const v1::JobStatus& view,
                              const core::WindowView& window) const;
   Window Sum(const Job& job, const Run& run, Steps steps, unsigned ranks) const;
 

@@ -30,13 +30,13 @@ MAY_INCLUDE = {
     "server/core/decisions": {"server/core/state", "server/core/values", "proto", "placement", "placement/backtest", "placement/decision",
                               "placement/policies"},
     "server/core/ranks": {"server/core/decisions", "server/core/state", "server/core/values", "proto"},
-    "server/core": {"server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
+    "server/core": {"server/messages", "server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
                     "placement/backtest", "placement/policies", "placement/split"},
     "server/etcd": {"server/store", "proto", "placement"},
     "server/history": {"server/core/values", "placement"},
     "server/http": {"server/http/page", "server/history", "server/messages", "server/core/values", "server/process",
                     "server/store", "proto"},
-    "server/http/page": set(),
+    "server/http/page": {"proto"},
     "server/messages": {"server/core/values", "proto"},
     "server/process": set(),
     "server/rpc": {"server/config", "server/core/values", "server/messages", "server/process", "server/runner", "server/store", "proto", "placement"},
@@ -57,10 +57,12 @@ MAY_INCLUDE = {
 }
 ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 
-# Marks of a protobuf or gRPC type, and the only places that may have it.
+# Marks of a protobuf or gRPC type, and the only places that may have it. In the core these are the views, because its state
+# stays without protobuf.
 RPC_HEADER = re.compile(r"(\.pb\.h$|^grpc(pp)?/|^google/protobuf/)")
 RPC_PLACES = ("proto/wire/channel_credentials", "proto/wire/convert", "proto/wire/fields", "proto/wire/message_json", "proto/wire/message_texts", "proto/wire/status",
-              "server/etcd/", "server/messages/", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
+              "server/core/core.h", "server/core/decisions/gpu_speeds", "server/core/views", "server/etcd/",
+              "server/http/", "server/messages/", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
 # Headers that users include: nothing of protobuf or gRPC may be reached from them, on any way.
 PUBLIC_HEADER = re.compile(r"^client/(c/)?[^/]+\.h$")
 
@@ -199,7 +201,7 @@ SELF_TEST_VIOLATIONS = [
     ("proto/wire/sideways.cc:1:", "proto may include placement, placement/policies, but not cuda"),
     ("server/core/leak.h:1:", "protobuf and gRPC stop at"),
     ("server/core/sideways.cc:1:", "but not client"),
-    ("server/http/page/up.cc:1:", "server/http/page may include no other room, but not placement"),
+    ("server/http/page/up.cc:1:", "server/http/page may include proto, but not placement"),
     ("server/store/up.cc:1:", "but not server/rpc"),
 ]
 

@@ -17,6 +17,8 @@
 #include "server/core/state/gpu_speed_estimate.h"
 #include "server/core/state/memory.h"
 
+#include "eplb/v1/query.pb.h"
+
 namespace eplb::core {
 namespace {
 
@@ -201,9 +203,7 @@ std::string SpeedsClause(const Job& job) {
                       others > 0 ? absl::StrCat(" and ", others, " more") : "");
 }
 
-std::vector<GpuSpeedView> SpeedViewsOf(const Job& job) {
-  std::vector<GpuSpeedView> views;
-  if (!job.current) return views;
+void ShowSpeeds(const Job& job, v1::JobStatus& status) {
   const GpuSpeeds* in_use = job.windows.speeds.get();
   for (int32_t gpu = 0; gpu < job.current->grid.num_gpus(); ++gpu) {
     const Source source = SourceOf(job.settings, gpu);
@@ -212,14 +212,14 @@ std::vector<GpuSpeedView> SpeedViewsOf(const Job& job) {
         std::ranges::find_if(slow, [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
     const double used = in_use == nullptr ? 1 : in_use->SpeedOf(GpuId{gpu});
     if (source == Source::kMeasured && measured == slow.end() && used == 1) continue;
-    GpuSpeedView view{.gpu = gpu, .speed_in_use = used, .source = NameOf(source)};
-    if (measured != slow.end()) {
-      view.measured_speed = measured->speed;
-      view.reason = SpeedSentence(job.speed_estimate, *measured);
-    }
-    views.push_back(std::move(view));
+    v1::GpuSpeed& speed = *status.add_gpu_speeds();
+    speed.set_gpu(static_cast<uint32_t>(gpu));
+    speed.set_in_use(used);
+    speed.set_source(NameOf(source));
+    if (measured == slow.end()) continue;
+    speed.set_measured(measured->speed);
+    speed.set_reason(SpeedSentence(job.speed_estimate, *measured));
   }
-  return views;
 }
 
 absl::Status CheckFits(const Settings& settings, const Topology& topology) {

@@ -11,6 +11,10 @@
 #include "server/core/state/decision_context.h"
 #include "server/core/values/views.h"
 
+namespace eplb::v1 {
+class JobStatus;
+}  // namespace eplb::v1
+
 namespace eplb::core {
 
 // After a window completed: adds its step times to the job's estimate, unless gpu_speeds is off.
@@ -35,8 +39,8 @@ double AvoidedSpeed(const Load& load, const Topology& topology, GpuId gpu, int32
 // "; GPU loads are tokens / speed: GPU 3 0.82 (measured)"; empty when all are equal.
 std::string SpeedsClause(const Job& job);
 
-// GPUs that are slow, stated or avoided, rising.
-std::vector<GpuSpeedView> SpeedViewsOf(const Job& job);
+// Adds the GPUs that are slow, stated or avoided, rising. REQUIRES: the job has a run.
+void ShowSpeeds(const Job& job, v1::JobStatus& status);
 
 // Checks that a policy can follow the settings on this shape. errors: InvalidArgument with the
 // setting: a GPU that the job does not have, all GPUs avoided, a hierarchy that the policy or the

@@ -207,16 +207,4 @@ int64_t NumberOf(const Job& job, const Run& run) {
   return job.run_number + 1;
 }
 
-std::optional<RunView> CandidateOf(const Config& config, const Job& job, absl::Time now) {
-  if (!job.candidate) return std::nullopt;
-  const Run& candidate = *job.candidate;
-  return RunView{.run_id = candidate.name,
-                 .world_size = candidate.world_size(),
-                 .registered = candidate.num_hello,
-                 .connected = candidate.num_connected,
-                 .since = now - candidate.since,
-                 .waits = CandidateWaitsFor(job, now),
-                 .deadline = config.gather_deadline};
-}
-
 }  // namespace eplb::core

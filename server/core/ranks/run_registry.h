@@ -3,7 +3,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "absl/status/statusor.h"
@@ -39,7 +38,5 @@ void ServeCandidate(DecisionContext& context, Job& job);
 
 // The number of a run that becomes the job's own now.
 int64_t NumberOf(const Job& job, const Run& run);
-
-std::optional<RunView> CandidateOf(const Config& config, const Job& job, absl::Time now);
 
 }  // namespace eplb::core

@@ -212,13 +212,14 @@ Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
 }
 
 Stall CandidateStall(const State& state, const Job& job, absl::Time now) {
-  const std::optional<RunView> candidate = CandidateOf(state.config, job, now);
-  if (!candidate || candidate->connected == 0) return {};
-  if (candidate->since <= candidate->deadline && !TakeOverRefused(job, now)) return {};
+  if (!job.candidate || job.candidate->num_connected == 0) return {};
+  const Run& candidate = *job.candidate;
+  const absl::Duration age = now - candidate.since;
+  if (age <= state.config.gather_deadline && !TakeOverRefused(job, now)) return {};
   return {"candidate",
-          absl::StrCat("run ", candidate->run_id, " is not balanced, ", candidate->registered,
-                       " of ", candidate->world_size, " ranks are registered for ",
-                       AgeText(candidate->since), ", it waits for ", candidate->waits)};
+          absl::StrCat("run ", candidate.name, " is not balanced, ", candidate.num_hello, " of ",
+                       candidate.world_size(), " ranks are registered for ", AgeText(age),
+                       ", it waits for ", CandidateWaitsFor(job, now))};
 }
 
 Stall RefusalStall(const State&, const Job& job, absl::Time now) {

@@ -126,12 +126,4 @@ const RunEnd* EndOf(const Job& job) {
   return job.current->ending == Ending::kLive ? nullptr : &job.current->end;
 }
 
-RankState RankStateOf(const Run& run, const Rank& rank) {
-  if (!rank.said_hello) return RankState::kExpected;
-  if (rank.session != 0) return RankState::kConnected;
-  if (rank.finished) return RankState::kFinished;
-  if (rank.failed) return RankState::kFailed;
-  return run.ending != Ending::kLive && rank.cut ? RankState::kLost : RankState::kAway;
-}
-
 }  // namespace eplb::core

@@ -36,6 +36,4 @@ void AmendEnding(DecisionContext& context, Job& job);
 // How the job's newest run ended; nullptr while it lives, and when none has been seen.
 const RunEnd* EndOf(const Job& job);
 
-RankState RankStateOf(const Run& run, const Rank& rank);
-
 }  // namespace eplb::core

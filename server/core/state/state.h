@@ -335,7 +335,7 @@ struct Job {
 
   Windows windows;
   int64_t window_bytes = 0;        // bytes of `windows`, when they were last bounded
-  std::string not_counting;        // see JobView::not_counting_reason
+  std::string not_counting;        // see JobStatus.not_counting_reason
   int64_t covered_step = -1;       // the last of its newest complete window; -1: none yet
   int64_t windows_given_up = 0;    // since the daemon started
   ReportOverload report_overload;  // above the limits of its streams

@@ -148,8 +148,8 @@ TEST(RunPageTest, ProblemsAreWarningsOfThePage) {
 TEST(RunPageTest, KeysAreThoseOfTheDaemonsAnswers) {
   const Page page = PageOf(ARun());
   const PageJson run_only = page.At("");
-  core::JobView view;
-  view.job = "demo";
+  v1::JobStatus view;
+  view.set_job("demo");
   std::set<std::string> keys = KeysOf(JobToJson(view));
   keys.insert({"peak_fall", "events_known"});
   // A job that the daemon knows has a shape.

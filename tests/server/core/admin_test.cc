@@ -37,11 +37,11 @@ TEST(AdminTest, PauseStopsDecisionsAndResumeAllowsThemAgain) {
   const ChangeOutcome paused = job.daemon.Ask(Pause{}).value();
   EXPECT_EQ(paused.state, JobState::kIdle);
   EXPECT_EQ(paused.outcome, "paused by ann: why not");
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_TRUE(job.daemon.View().paused());
   job.Report(0, 9);
   EXPECT_EQ(job.daemon.num_solves(), 0);
   ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
   job.Report(10, 19);
   EXPECT_EQ(job.daemon.num_solves(), 1);
   const JobEvent& event = LastEvent(job.daemon, "resume");
@@ -56,7 +56,7 @@ TEST(AdminTest, APauseLetsTheChunkInFlightEndAndProposesNoOther) {
   EXPECT_THAT(paused->outcome, HasSubstr("version 1 is in flight and ends first"));
   job.CommitAll(12);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.View().version(), 1);
   const Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.result, PlanResult::kPartial);
   EXPECT_EQ(plan.chunks_committed, 1);
@@ -66,7 +66,7 @@ TEST(AdminTest, APauseSurvivesARestart) {
   ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}, {}, "once").ok());
   job.daemon.Restart();
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_TRUE(job.daemon.View().paused());
   job.ConnectAll();
   job.Report(0, 9);
   EXPECT_EQ(job.daemon.num_solves(), 0);
@@ -80,7 +80,7 @@ TEST(AdminTest, ARequestIdIsUsedOnceAndARepeatToldWhatItDid) {
   const absl::StatusOr<ChangeOutcome> again = job.daemon.Ask(Resume{}, {}, "r1");
   EXPECT_EQ(CodeOf(again), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(Says(again, "paused by ann")) << again.status();
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_TRUE(job.daemon.View().paused());
   EXPECT_EQ(LastEvent(job.daemon, "refused").actor, "ann");
 }
 
@@ -104,11 +104,11 @@ TEST(AdminTest, RequestIdsAreBoundedInNumber) {
 TEST(AdminTest, AStaleExpectVersionIsAbortedNamingBothVersions) {
   ProposedJob job(Exchanged({0, 1}));
   job.CommitAll(12);
-  ASSERT_EQ(job.daemon.View().version, 1);
+  ASSERT_EQ(job.daemon.View().version(), 1);
   const absl::StatusOr<ChangeOutcome> stale = job.daemon.Ask(Pause{}, 0);
   EXPECT_EQ(CodeOf(stale), absl::StatusCode::kAborted);
   EXPECT_TRUE(Says(stale, "expect_version is 0, the version in force is 1")) << stale.status();
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
 }
 
 TEST(AdminTest, MalformedChangesAreRefusedByField) {
@@ -135,7 +135,7 @@ TEST(AdminTest, MalformedChangesAreRefusedByField) {
   }
   EXPECT_EQ(code([](Change& c) { c.job = "other"; }), absl::StatusCode::kNotFound);
   EXPECT_EQ(LastEvent(job.daemon, "refused").job, "");
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
   EXPECT_EQ(code([](Change&) {}), absl::StatusCode::kOk);
 }
 
@@ -146,8 +146,8 @@ TEST(AdminTest, AChangeThatCannotBeStoredIsUndoneAndUnavailable) {
   for (const Verb& verb : {Verb(Pause{}), Verb(SetPolicy{patch})}) {
     EXPECT_EQ(CodeOf(job.daemon.Ask(verb, {}, "r1")), absl::StatusCode::kUnavailable);
   }
-  EXPECT_FALSE(job.daemon.View().paused);
-  EXPECT_EQ(job.daemon.View().settings.min_gain, 0.05);
+  EXPECT_FALSE(job.daemon.View().paused());
+  EXPECT_EQ(job.daemon.View().policy().min_gain(), 0.05);
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_FALSE(job.daemon.core().Readiness().ok());
   job.daemon.store_works = true;
@@ -166,7 +166,7 @@ TEST(AdminTest, ARebalanceOrRollbackThatCannotBeStoredLeavesTheJobIdle) {
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(CodeOf(job.daemon.Ask(Rollback{})), absl::StatusCode::kUnavailable);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
   EXPECT_EQ(job.daemon.core().Plans(kJob, 9)->size(), 1);
 }
 
@@ -211,7 +211,7 @@ TEST(AdminTest, RebalanceIsRefusedWhilePausedOrFrozen) {
 TEST(AdminTest, APreviewSaysWhatWouldBeAndNothingIsChangedStoredOrAudited) {
   ProposedJob job(Exchanged({0, 1, 2, 3}));
   job.CommitAll(12);
-  const int64_t version = job.daemon.View().version;
+  const int64_t version = job.daemon.View().version();
   const size_t events = job.daemon.events().size();
   const int64_t writes = job.daemon.num_job_writes();
   const ChangeOutcome pause = job.daemon.Preview(Pause{}).value();
@@ -224,8 +224,8 @@ TEST(AdminTest, APreviewSaysWhatWouldBeAndNothingIsChangedStoredOrAudited) {
   EXPECT_EQ(set.after, "min_gain=0.5");
   EXPECT_EQ(CodeOf(job.daemon.Preview(ForgetJob{})), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_FALSE(job.daemon.View().paused);
-  EXPECT_EQ(job.daemon.View().version, version);
+  EXPECT_FALSE(job.daemon.View().paused());
+  EXPECT_EQ(job.daemon.View().version(), version);
   EXPECT_EQ(job.daemon.events().size(), events);
   EXPECT_EQ(job.daemon.num_job_writes(), writes);
   for (const auto& rank : job.ranks) EXPECT_FALSE(job.daemon.HasMail(rank.session));
@@ -257,15 +257,15 @@ TEST(AdminTest, APreviewOfARebalanceIsAnObservedDecisionThatMovesNoPace) {
 TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
   ProposedJob job(Exchanged({0, 1, 2, 3}));
   job.CommitAll(12);
-  ASSERT_EQ(job.daemon.View().version, 2);
+  ASSERT_EQ(job.daemon.View().version(), 2);
   const ChangeOutcome back = job.daemon.Ask(Rollback{}).value();
   EXPECT_EQ(back.state, JobState::kPreparing);
   EXPECT_THAT(back.outcome, HasSubstr("the placement of version 0 is proposed in 2 chunks"));
   job.CommitAll(20);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 4);  // the chunks got new versions
+  EXPECT_EQ(job.daemon.View().version(), 4);  // the chunks got new versions
   EXPECT_EQ(job.ranks[0].placement, Exchanged({}));
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_TRUE(job.daemon.View().paused());
   const Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.policy, "rollback");
   EXPECT_EQ(plan.result, PlanResult::kCommitted);
@@ -281,15 +281,15 @@ TEST(AdminTest, ThePauseOfARollbackThatFailedTellsWhatHappenedAlsoAfterARestart)
   ProposedJob job(Exchanged({0, 1, 2, 3}));
   job.CommitAll(12);
   ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
-  EXPECT_EQ(job.daemon.View().pause_reason, "for a rollback to version 0 by ann: why not");
+  EXPECT_EQ(job.daemon.View().pause_reason(), "for a rollback to version 0 by ann: why not");
   job.Deliver();
   ASSERT_TRUE(job.VoteAndDeliver(20, false));  // the transfer fails on every rank
-  const std::string nothing = job.daemon.View().pause_reason;
+  const std::string nothing = job.daemon.View().pause_reason();
   EXPECT_EQ(nothing.rfind("rollback to version 0 failed: rank 0 dropped it: ", 0), 0) << nothing;
   EXPECT_THAT(nothing, HasSubstr("; nothing was moved; it was asked for by ann: why not"));
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_TRUE(job.daemon.View().paused());
   job.daemon.Restart();
-  EXPECT_EQ(job.daemon.View().pause_reason, nothing);
+  EXPECT_EQ(job.daemon.View().pause_reason(), nothing);
 }
 
 TEST(AdminTest, ThePauseOfARollbackThatStoppedHalfWaySaysHowFarItCame) {
@@ -299,7 +299,7 @@ TEST(AdminTest, ThePauseOfARollbackThatStoppedHalfWaySaysHowFarItCame) {
   job.Deliver();
   ASSERT_TRUE(job.VoteAndDeliver(20));
   ASSERT_TRUE(job.VoteAndDeliver(22, false));
-  const std::string half = job.daemon.View().pause_reason;
+  const std::string half = job.daemon.View().pause_reason();
   EXPECT_THAT(half, HasSubstr("rollback to version 0 failed: "));
   EXPECT_THAT(half, HasSubstr("; 1 of 2 chunks were moved; "));
   EXPECT_EQ(job.daemon.stored().at(kJob).memory.pause_reason, half);
@@ -312,7 +312,7 @@ TEST(AdminTest, APauseThatCameAfterTheRollbackKeepsItsReason) {
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Deliver();
   ASSERT_TRUE(job.VoteAndDeliver(20, false));
-  EXPECT_EQ(job.daemon.View().pause_reason, "paused by ann: why not");
+  EXPECT_EQ(job.daemon.View().pause_reason(), "paused by ann: why not");
 }
 
 TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
@@ -322,7 +322,7 @@ TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
   EXPECT_EQ(CodeOf(job.daemon.Ask(Rollback{.to_version = 77})), absl::StatusCode::kNotFound);
   job.Disconnect(1);
   EXPECT_TRUE(Says(job.daemon.Ask(Rollback{.to_version = 0}), "2 of 3 ranks"));
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
 }
 
 TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
@@ -336,10 +336,10 @@ TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   EXPECT_EQ(event.after, "name=balanced every_steps=40 min_gain=0.25");
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.min_gain = 0.5}}).ok());
   job.daemon.Restart();
-  const Settings settings = job.daemon.View().settings;
-  EXPECT_EQ(settings.policy_name, "balanced");
-  EXPECT_EQ(settings.every_steps, 40);
-  EXPECT_EQ(settings.min_gain, 0.5);
+  const v1::PolicySettings settings = job.daemon.View().policy();
+  EXPECT_EQ(settings.name(), "balanced");
+  EXPECT_EQ(settings.every_steps(), 40);
+  EXPECT_EQ(settings.min_gain(), 0.5);
   job.ConnectAll();
   job.Report(0, 9);
   EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy_name, "balanced");
@@ -349,7 +349,7 @@ TEST(AdminTest, SetPolicyRefusesWhatItDoesNotKnow) {
   ConnectedJob job;
   EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{}), "settings are empty"));
   EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{{.policy_name = "magic"}}), "name is \"magic\""));
-  EXPECT_EQ(job.daemon.View().settings.policy_name, "incremental");
+  EXPECT_EQ(job.daemon.View().policy().name(), "incremental");
 }
 
 TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
@@ -371,7 +371,7 @@ TEST(AdminTest, ResumeOfAJobThatIsNotPausedIsNoErrorAndSaysSo) {
   ConnectedJob job;
   const ChangeOutcome resumed = job.daemon.Ask(Resume{}).value();
   EXPECT_EQ(resumed.outcome, "was not paused; resume was asked for by ann: why not");
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
   EXPECT_EQ(LastEvent(job.daemon, "resume").before, "not paused");
 }
 
@@ -388,16 +388,16 @@ TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBePausedAndNothingElse) {
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Connect(1);  // its memory knows of no pause
   job.Connect(2);
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_TRUE(job.daemon.View().paused());
   job.daemon.Restart();
   job.ConnectAll();
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_TRUE(job.daemon.View().paused());
 }
 
 TEST(AdminTest, ASecondPauseKeepsTheReasonOfTheFirst) {
   ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
-  const std::string first = job.daemon.View().pause_reason;
+  const std::string first = job.daemon.View().pause_reason();
   job.daemon.Handle(Change{.ticket = 100,
                            .job = kJob,
                            .request_id = "again",
@@ -405,7 +405,7 @@ TEST(AdminTest, ASecondPauseKeepsTheReasonOfTheFirst) {
                            .comment = "upgrade",
                            .actor = "bob",
                            .verb = Pause{}});
-  EXPECT_EQ(job.daemon.View().pause_reason, first);
+  EXPECT_EQ(job.daemon.View().pause_reason(), first);
   EXPECT_EQ(job.daemon.replies().at(100)->outcome,
             "paused before: " + first + "; asked for again by bob: upgrade");
 }
@@ -447,7 +447,7 @@ TEST(AdminTest, AJobThatTheStoreDoesNotForgetIsStillKnown) {
   job.daemon.store_works = false;
   const absl::StatusOr<ChangeOutcome> forgotten = job.daemon.Ask(ForgetJob{});
   EXPECT_TRUE(absl::IsUnavailable(forgotten.status())) << forgotten.status();
-  EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
+  EXPECT_EQ(job.daemon.View().state(), v1::JOB_STATE_FINISHED);
   EXPECT_EQ(job.daemon.CountEvents("forget"), 0);
   job.daemon.store_works = true;
   EXPECT_TRUE(job.daemon.Ask(ForgetJob{}).ok());

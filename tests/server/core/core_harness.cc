@@ -28,10 +28,10 @@ class MeasuredLock final : public CoreLock {
   void Release() override {
     longest_ = std::max(longest_, ThreadCpuTime() - since_);
     EXPECT_TRUE(std::exchange(held_, false)) << "one ReadersIn within another";
-    for (const JobView& job : core_.Jobs(now_)) {
-      EXPECT_TRUE(core_.Plans(job.job, 1).ok());
-      (void)core_.PlacementInForce(job.job);
-      (void)core_.NewestWindow(job.job);
+    for (const v1::JobStatus& job : core_.Jobs(now_)) {
+      EXPECT_TRUE(core_.Plans(job.job(), 1).ok());
+      (void)core_.PlacementInForce(job.job());
+      (void)core_.NewestWindow(job.job());
     }
   }
   absl::Duration longest() const { return longest_; }
@@ -274,8 +274,8 @@ absl::StatusOr<ChangeOutcome> CoreHarness::AskFor(Change change) {
     const auto found = history_.find(version.value_or(-1));
     if (found != history_.end()) rollback->placement = found->second;
   }
-  const absl::StatusOr<JobView> view = core_->Job(kJob, now_);
-  if (!change.expect_version) change.expect_version = view.ok() ? view->version : 0;
+  const absl::StatusOr<v1::JobStatus> view = core_->Job(kJob, now_);
+  if (!change.expect_version) change.expect_version = view.ok() ? view->version() : 0;
   if (change.request_id.empty()) change.request_id = absl::StrCat("request-", ticket);
   change.ticket = ticket;
   change.job = kJob;

@@ -61,8 +61,11 @@ class CoreHarness {
   // Answers the newest Solve; false when there is none.
   bool AnswerSolve(absl::StatusOr<Placement> placement);
 
-  JobView View() const { return core_->Job(kJob, now_).value(); }
-  absl::string_view state() const { return JobStateName(View().state); }
+  v1::JobStatus View() const { return core_->Job(kJob, now_).value(); }
+  // Name of the state without that of its type: "IDLE".
+  absl::string_view state() const {
+    return absl::string_view(v1::JobState_Name(View().state())).substr(sizeof("JOB_STATE_") - 1);
+  }
   const Core& core() const { return *core_; }
   absl::Time now() const { return now_; }
 

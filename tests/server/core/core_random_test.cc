@@ -7,6 +7,8 @@
 #include <random>
 #include <string>
 
+#include "absl/strings/escaping.h"
+
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -160,11 +162,11 @@ TEST(CoreRandomTest, TheDaemonEndsIdleWithThePlacementThatTheRanksRun) {
     RandomRun run(seed);
     run.Run();
     const TestJob& job = run.job();
-    const JobView view = job.daemon.View();
-    EXPECT_EQ(view.state, JobState::kIdle) << view.waiting_for << "; " << view.last_reason;
-    EXPECT_EQ(view.version, job.ranks[0].version);
-    EXPECT_EQ(view.digest, DigestOf(job.ranks[0].placement));
-    EXPECT_EQ(job.daemon.stored().at(kJob).version, view.version);
+    const v1::JobStatus view = job.daemon.View();
+    EXPECT_EQ(view.state(), v1::JOB_STATE_IDLE) << view.waiting_for() << "; " << view.last_reason();
+    EXPECT_EQ(view.version(), job.ranks[0].version);
+    EXPECT_EQ(absl::BytesToHexString(view.digest()), DigestOf(job.ranks[0].placement).Hex());
+    EXPECT_EQ(job.daemon.stored().at(kJob).version, view.version());
     EXPECT_EQ(job.daemon.stored().at(kJob).placement, job.ranks[0].placement);
     EXPECT_EQ(job.daemon.CountEvents("quarantined"), 0);
     if (testing::Test::HasFailure()) return;

@@ -23,33 +23,33 @@ TEST(CoreTest, ADaemonLeadsWithTheTermAboveTheStoredOne) {
 TEST(CoreTest, AStoredJobIsToldBeforeAnyRankComes) {
   const StoredJob stored{kJob, 4, 9, Exchanged({1})};
   const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
-  const JobView view = core.Job(kJob, absl::UnixEpoch() + absl::Seconds(3)).value();
-  EXPECT_EQ(view.state, JobState::kRecovering);
-  EXPECT_EQ(view.state_age, absl::Seconds(3));
-  EXPECT_EQ(view.waiting_for, "the ranks to register");
-  EXPECT_EQ(view.version, 4);
+  const v1::JobStatus view = core.Job(kJob, absl::UnixEpoch() + absl::Seconds(3)).value();
+  EXPECT_EQ(view.state(), v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(view.state_seconds(), 3);
+  EXPECT_EQ(view.waiting_for(), "the ranks to register");
+  EXPECT_EQ(view.version(), 4);
   EXPECT_EQ(core.PlacementInForce(kJob)->placement, Exchanged({1}));
   EXPECT_EQ(core.Jobs(absl::UnixEpoch()).size(), 1u);
 }
 
 TEST(CoreTest, TheViewHasTheRanksStepsAndWhatWasMeasured) {
   ConnectedJob job;
-  EXPECT_EQ(job.daemon.View().balancedness, std::nullopt);
+  EXPECT_FALSE(job.daemon.View().has_balancedness());
   job.Report(0, 9);
-  JobView view = job.daemon.View();
-  EXPECT_NEAR(view.balancedness.value(), 0.4, 1e-9);  // mean of 200, 20, 20 over 200
-  EXPECT_EQ(view.step, 9);
-  EXPECT_EQ(view.ranks.at(2).step, 9);
-  EXPECT_TRUE(view.ranks.at(2).connected);
+  v1::JobStatus view = job.daemon.View();
+  EXPECT_NEAR(view.balancedness(), 0.4, 1e-9);  // mean of 200, 20, 20 over 200
+  EXPECT_EQ(view.step(), 9);
+  EXPECT_EQ(view.ranks(2).step(), 9);
+  EXPECT_TRUE(view.ranks(2).connected());
   job.daemon.AnswerSolve(Exchanged({0, 1}));
   EXPECT_TRUE(job.daemon.cancelled_solves().empty()) << "it was answered";
   job.Deliver();
-  EXPECT_EQ(job.daemon.View().ranks.at(1).prepared_version, 1);
+  EXPECT_EQ(job.daemon.View().ranks(1).prepared_version(), 1);
   job.VoteAndDeliver(12);
   view = job.daemon.View();
-  EXPECT_EQ(view.ranks.at(1).running_version, 1);
-  EXPECT_EQ(view.ranks.at(1).prepared_version, 0);
-  EXPECT_EQ(view.step, 12);
+  EXPECT_EQ(view.ranks(1).running_version(), 1);
+  EXPECT_EQ(view.ranks(1).prepared_version(), 0);
+  EXPECT_EQ(view.step(), 12);
 }
 
 TEST(CoreTest, ACompleteWindowIsHandedOutToBeLookedBackAt) {
@@ -60,7 +60,7 @@ TEST(CoreTest, ACompleteWindowIsHandedOutToBeLookedBackAt) {
   job.daemon.Say(job.ranks[2].session, TestReport(0, 9));
   ASSERT_EQ(job.daemon.past_windows().size(), 1u);
   const PastWindow window = job.daemon.past_windows().back();
-  EXPECT_EQ(window.run_id, job.daemon.View().run_id);
+  EXPECT_EQ(window.run_id, job.daemon.View().run_id());
   EXPECT_EQ(window.shape.num_gpus, TestShape().num_gpus);
   EXPECT_EQ(window.shape.num_slots, TestShape().num_slots);
   EXPECT_EQ(window.first_step, 0);
@@ -189,7 +189,7 @@ TEST(StoreFailureTest, ACommitIsACommitEvenWhenItCannotBeStored) {
   job.daemon.store_works = false;
   job.VoteAndDeliver(12);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.View().version(), 1);
   EXPECT_EQ(job.daemon.stored().at(kJob).version, 0);
   job.daemon.store_works = true;
   job.daemon.Advance(absl::Seconds(11));

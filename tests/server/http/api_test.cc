@@ -9,6 +9,10 @@
 #include <vector>
 
 #include "absl/strings/str_split.h"
+#include <google/protobuf/text_format.h>
+
+#include "server/http/job_json.h"
+#include "server/http/page/assets.h"
 
 #include <nlohmann/json.hpp>
 
@@ -18,15 +22,16 @@ namespace {
 using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
-core::JobView TestView() {
-  core::JobView view;
-  view.job = "train";
-  view.state = core::JobState::kIdle;
-  view.shape = {.num_layers = 2, .num_experts = 4, .num_slots = 4, .num_gpus = 2};
-  view.balancedness = std::numeric_limits<double>::quiet_NaN();
-  view.last_reason = "kept \xff it";
-  view.ranks = {
-      {.rank = 0, .connected = true, .running_version = 3, .prepared_version = 0, .step = 7}};
+v1::JobStatus TestView() {
+  v1::JobStatus view;
+  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(R"(
+    job: "train" state: JOB_STATE_IDLE digest: "0123"
+    shape { num_layers: 2 num_experts: 4 num_slots: 4 num_gpus: 2 num_nodes: 1 num_groups: 1 }
+    balancedness: nan
+    ranks { connected: true running_version: 3 step: 7 state: RANK_STATE_CONNECTED }
+  )",
+                                                            &view));
+  view.set_last_reason("kept \xff it");
   return view;
 }
 
@@ -59,12 +64,15 @@ ApiSources TestSources() {
   ApiSources sources;
   sources.jobs = [] { return std::vector{TestView()}; };
   sources.refusals = [] {
-    return std::vector<RefusedRanks>{
-        {.job = {.job = "j65", .reason = "the daemon already knows 64 jobs", .count = 8},
-         .ago = absl::Seconds(3)}};
+    std::vector<v1::Refusal> refusals(1);
+    refusals[0].set_job("j65");
+    refusals[0].set_reason("the daemon already knows 64 jobs");
+    refusals[0].set_count(8);
+    refusals[0].set_seconds_ago(3);
+    return refusals;
   };
   sources.warnings = [] { return std::vector<std::string>{"too few descriptors"}; };
-  sources.job = [](const std::string& job) -> absl::StatusOr<core::JobView> {
+  sources.job = [](const std::string& job) -> absl::StatusOr<v1::JobStatus> {
     if (job != "train") return Unknown(job);
     return TestView();
   };
@@ -125,6 +133,18 @@ HttpResponse Ask(const std::string& path, const QueryParameters& query = {}) {
 
 std::string ErrorOf(const HttpResponse& response) {
   return Json::parse(response.body).at("error").get<std::string>();
+}
+
+TEST(ApiTest, TheDescriptionHasTheKeysOfTheAnswers) {
+  const Json schemas = Json::parse(FindPageAsset("openapi.json")->bytes)["components"]["schemas"];
+  const Json job = Json::parse(JobToJson(TestView()));
+  EXPECT_EQ(job.size(), schemas["Job"]["required"].size());
+  for (const auto& [key, value] : job.items()) {
+    EXPECT_NE(schemas["Job"]["properties"][key]["description"], Json()) << key;
+  }
+  const Json windows = Json::parse(Ask("/api/v1/jobs/train/windows").body)["windows"];
+  EXPECT_EQ(windows[0].size(), schemas["Window"]["required"].size());
+  EXPECT_EQ(schemas["Job"]["properties"]["balancedness"]["type"], Json({"number", "null"}));
 }
 
 TEST(ApiTest, JobsAreListedWithTheKeysOfTheCommandLine) {

@@ -41,8 +41,8 @@ class HttpServerTest : public ::testing::Test {
                                  {.alive = [this] { return alive_; },
                                   .ready = [this] { return ready_; },
                                   .metrics = &FailuresText,
-                                  .api = {.jobs = [] { return std::vector<core::JobView>(); },
-                                          .refusals = [] { return std::vector<RefusedRanks>(); },
+                                  .api = {.jobs = [] { return std::vector<v1::JobStatus>(); },
+                                          .refusals = [] { return std::vector<v1::Refusal>(); },
                                           .warnings = [] { return std::vector<std::string>(); }}},
                                  {"eplb.example.org"});
   }

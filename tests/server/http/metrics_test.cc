@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include <google/protobuf/text_format.h>
 
 namespace eplb {
 namespace {
@@ -17,19 +18,18 @@ namespace {
 using ::testing::HasSubstr;
 using ::testing::Not;
 
+void Merge(const char* text, v1::JobStatus& job) {
+  EXPECT_TRUE(google::protobuf::TextFormat::MergeFromString(text, &job));
+}
+
 // A daemon with one job about which little is known.
 MetricsSnapshot TestSnapshot() {
   MetricsSnapshot snapshot;
   snapshot.version = "1.2.3";
-  core::JobView job;
-  job.job = "train";
-  job.state = core::JobState::kPreparing;
-  job.state_age = absl::Seconds(3);
-  job.waiting_for = "rank 2";
-  job.stuck_seconds = 3;
-  job.commits = 5;
-  job.balancedness = std::numeric_limits<double>::infinity();
-  snapshot.jobs = {job};
+  snapshot.jobs.emplace_back();
+  Merge(R"(job: "train" state: JOB_STATE_PREPARING state_seconds: 3 stuck_seconds: 3 commits: 5
+             balancedness: inf policy { name: "incremental" mode: "apply" })",
+        snapshot.jobs[0]);
   return snapshot;
 }
 
@@ -44,7 +44,9 @@ MetricsSnapshot FullSnapshot() {
   s.session_disconnects_by_reason = {{"lost", 1}};
   s.reports_dropped = {{"stream", 1}};
   s.http = {.answers = {{421, 2}, {431, 1}}, .drops = {.crowded = 3, .late = 4, .slow = 5}};
-  s.refused_jobs = {{.job = "j65", .reason = "full", .count = 8}};
+  s.refused_jobs.emplace_back();
+  s.refused_jobs[0].set_job("j65");
+  s.refused_jobs[0].set_count(8);
   core::Buckets seconds;
   seconds.Add(0.002);
   s.calls = {{"Query/GetJob", "NOT_FOUND", seconds}};
@@ -58,30 +60,18 @@ MetricsSnapshot FullSnapshot() {
   counters.prepare_seconds.Add(0.25);
   counters.gate_wait_seconds.Add(2);
   counters.pause_seconds.Add(0.01);
-  core::JobView& job = s.jobs.front();
-  job.settings.policy_name = "incremental";
-  job.last_switched_step = 77;
-  job.layer_balancedness = {std::nullopt, 0.25, std::nullopt};
-  job.balancedness = 0.5;
-  job.balancedness_static = 0.125;
-  job.balancedness_without_eplb = 0.25;
-  job.balancedness_predicted = 0.875;
-  job.balancedness_seen = 0.75;
-  job.prediction_error = 0.0625;
-  job.saved_seconds = -2;
-  job.spent_seconds = 1;
-  job.coverage = 1;
-  job.coverage_now = 0.75;
-  job.step_seconds = 0.5;
-  job.stalled = "windows";
-  job.not_counting_reason = "rank 1 has counted no token since step 0";
-  job.led_elsewhere = true;
-  job.windows_given_up = 12;
-  job.run_number = 4;
-  job.candidate = core::RunView{.registered = 3};
-  job.refused_hellos = 9;
-  job.gpu_speeds = {{.gpu = 1, .measured_speed = 0.75}, {.gpu = 2, .speed_in_use = 0.5}};
-  job.prediction_counts = {.within = 3, .above = 2, .below = 1};
+  Merge(R"(
+    last_switched_step: 77 layer_balancedness: [ 0, 0.25, 0 ] balancedness: 0.5
+    balancedness_static: 0.125 balancedness_without_eplb: 0.25
+    balancedness_predicted: 0.875 balancedness_seen: 0.75 prediction_error: 0.0625
+    saved_seconds: -2 spent_seconds: 1 coverage: 1 coverage_now: 0.75 step_seconds: 0.5
+    stalled: "windows" not_counting_reason: "rank 1 has counted no token since step 0"
+    led_elsewhere: true windows_given_up: 12 run_number: 4 refused_hellos: 9
+    candidate { registered_ranks: 3 }
+    gpu_speeds { gpu: 1 measured: 0.75 in_use: 1 } gpu_speeds { gpu: 2 in_use: 0.5 }
+    prediction_counts { within: 3 above: 2 below: 1 }
+  )",
+        s.jobs[0]);
   return s;
 }
 
@@ -185,7 +175,7 @@ TEST(MetricsTest, AStateThatChangesChangesItsSample) {
   MetricsSnapshot snapshot = TestSnapshot();
   const std::string before = MetricsText(snapshot);
   snapshot.draining = true;
-  snapshot.jobs.front().settings.observe = true;
+  snapshot.jobs[0].mutable_policy()->set_mode("observe");
   const std::string after = MetricsText(snapshot);
   for (const auto& [was, is] :
        {std::pair("leader 1", "leader 0"),
@@ -228,7 +218,7 @@ TEST(MetricsTest, BucketsAreCumulativeAndEndAboveEverything) {
 
 TEST(MetricsTest, AFigureWithoutAValueIsAbsent) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.jobs.front().candidates = {{.name = "balanced/last/1"}};
+  snapshot.jobs[0].add_candidates()->set_name("balanced/last/1");
   const std::string text = MetricsText(snapshot);
   for (const char* name :
        {"last_commit_step", "static_balancedness_ratio", "without_eplb_balancedness_ratio",
@@ -287,7 +277,7 @@ TEST(MetricsTest, OnlyAsManySeriesOfExpertsAreThereAsHaveRoom) {
 
 TEST(MetricsTest, AForgottenJobHasNoSeries) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.jobs.front().layer_balancedness = {0.5};
+  snapshot.jobs[0].add_layer_balancedness(0.5);
   EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_not_counting{training_job=\"train\"} 0\n"));
   EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_job_ranks{training_job=\"train\"} "));
   snapshot.jobs.clear();
@@ -296,7 +286,7 @@ TEST(MetricsTest, AForgottenJobHasNoSeries) {
 
 TEST(MetricsTest, LayersAreLabelledOnlyWhenTheyAreFew) {
   MetricsSnapshot snapshot = TestSnapshot();
-  snapshot.jobs.front().layer_balancedness.assign(kMaxLayerLabels + 1, 0.5);
+  snapshot.jobs[0].mutable_layer_balancedness()->Resize(kMaxLayerLabels + 1, 0.5);
   const std::string text = MetricsText(snapshot);
   EXPECT_THAT(text, Not(HasSubstr("layer=")));
   EXPECT_THAT(text, HasSubstr("eplb_balancedness_worst_ratio{training_job=\"train\"} 0.5\n"));

@@ -51,7 +51,7 @@ class UnixAcceptorTest : public SocketServedTest {
     request.mutable_change()->set_claimed_by("root@elsewhere");
     return Call(*stub, &v1::Admin::Stub::Pause, request).status;
   }
-  std::string PausedBy() const { return runner_->Job("job")->pause_reason; }
+  std::string PausedBy() const { return runner_->Job("job")->pause_reason(); }
 
   std::unique_ptr<RankStream> ranks_[2];
 };

@@ -69,7 +69,7 @@ class RunnerTest : public ::testing::Test {
                               .step = 16,
                               .received_bytes = 500});
     }
-    WaitFor([this] { return runner_->Job("job")->commits == 1; });
+    WaitFor([this] { return runner_->Job("job")->commits() == 1; });
   }
   static void WaitFor(const std::function<bool()>& condition) {
     const absl::Time deadline = MonotonicNow() + absl::Seconds(20);
@@ -131,7 +131,7 @@ TEST_F(RunnerTest, FromHelloToCommit) {
   // The drain is handled after all that was pushed before it.
   (void)runner_->Push(core::DrainRequested{.grace = absl::Seconds(1)});
   ASSERT_TRUE(ranks_[1].stream.Wait<wire::Drain>().has_value());
-  EXPECT_EQ(runner_->Job("job")->version, proposal->version);
+  EXPECT_EQ(runner_->Job("job")->version(), proposal->version);
   EXPECT_EQ(runner_->PlacementInForce("job")->digest, proposal->digest);
   EXPECT_FALSE(runner_->Readiness().ok());
   const std::vector<StoredEvent> events = *runner_->Events("job", 100);
@@ -247,7 +247,7 @@ TEST_F(RunnerTest, AGoodbyeCountsAfterTheEndOfItsStream) {
     ASSERT_EQ(runner_->Push(core::SessionClosed{.session = rank.session, .reason = "gone"}),
               Admission::kQueued);
   }
-  WaitFor([this] { return runner_->Job("job")->ending == core::RunEnding::kFinished; });
+  WaitFor([this] { return runner_->Job("job")->ending() == v1::RUN_ENDING_FINISHED; });
 }
 
 TEST_F(RunnerTest, WhatWasSaidOnAStreamThatTheCoreClosedIsNotHeard) {
@@ -307,20 +307,20 @@ TEST(StoredPlansTest, DecisionsThatKeepThePlacementDoNotHideTheLastCommit) {
   plans.back().balancedness_seen = 0.5;
   for (int64_t number = 3; number < 203; ++number) plans.push_back(PlanAt(number, 0));
   const std::unique_ptr<Runner> runner = RunnerWith(plans);
-  const core::JobView job = *runner->Job("train");
-  EXPECT_EQ(job.last_switched_step, 77);
-  EXPECT_EQ(job.balancedness_predicted, 0.75);
-  EXPECT_EQ(job.balancedness_seen, 0.5);
+  const v1::JobStatus job = *runner->Job("train");
+  EXPECT_EQ(job.last_switched_step(), 77);
+  EXPECT_EQ(job.balancedness_predicted(), 0.75);
+  EXPECT_EQ(job.balancedness_seen(), 0.5);
 }
 
 TEST(StoredPlansTest, AJobThatNeverSwitchedHasNoLastCommit) {
   std::vector<core::Plan> plans;
   for (int64_t number = 1; number < 30; ++number) plans.push_back(PlanAt(number, 0));
   const std::unique_ptr<Runner> kept = RunnerWith(plans);
-  EXPECT_EQ(kept->Job("train")->last_switched_step, 0);
-  EXPECT_FALSE(kept->Job("train")->balancedness_predicted.has_value());
+  EXPECT_EQ(kept->Job("train")->last_switched_step(), 0);
+  EXPECT_FALSE(kept->Job("train")->has_balancedness_predicted());
   const std::unique_ptr<Runner> none = RunnerWith({});
-  EXPECT_EQ(none->Job("train")->last_switched_step, 0);
+  EXPECT_EQ(none->Job("train")->last_switched_step(), 0);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
   ASSERT_GE(plan.candidates.size(), 19u);
   EXPECT_TRUE(plan.candidates.front().in_use);
   EXPECT_EQ(plan.candidates.back().name, "none");
-  EXPECT_EQ(job.daemon.View().candidates.size(), plan.candidates.size());
+  EXPECT_EQ(job.daemon.View().candidates_size(), std::ssize(plan.candidates));
 }
 
 // The parameter is the price of a token: configured, or 0 to measure it from the time of a step.
@@ -69,8 +69,8 @@ TEST_P(MeasuredBandwidthTest, AMigrationHasNoPriceInSecondsBeforeASwitchWasMeasu
               HasSubstr("(not measured yet; estimated from its bytes at 450 GB/s: under 1 ms)"));
   EXPECT_FALSE(job.NewestPlan().migration_seconds.has_value());
   EXPECT_FALSE(job.NewestPlan().net_gain_seconds.has_value());
-  EXPECT_FALSE(job.daemon.View().candidates.front().net_seconds.has_value());
-  EXPECT_FALSE(job.daemon.View().candidates.front().realized.has_value()) << "none was compared";
+  EXPECT_FALSE(job.daemon.View().candidates(0).has_net_seconds());
+  EXPECT_FALSE(job.daemon.View().candidates(0).has_realized()) << "none was compared";
   SwitchAll(job);
   LoadMatrix turned = TestReport(0, 9).counts.rowwise().reverse();
   for (int64_t number = 2; job.NewestPlan().plan == 1 || !job.NewestPlan().migration_seconds;
@@ -100,7 +100,7 @@ TEST(AutoDecisionsTest, AWindowWithoutADecisionLeavesNoPlan) {
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.NewestPlan().plan, plans);
   EXPECT_EQ(job.daemon.num_solves(), solves + 2) << "the back-test sees every window";
-  EXPECT_EQ(job.daemon.View().candidates.front().windows, 3);
+  EXPECT_EQ(job.daemon.View().candidates(0).windows(), 3);
 }
 
 TEST(AutoDecisionsTest, AnotherIntervalHoldsFromTheNextWindowOn) {
@@ -113,7 +113,7 @@ TEST(AutoDecisionsTest, AnotherIntervalHoldsFromTheNextWindowOn) {
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 10}}).ok());
   TrainWindow(job, 2);
   EXPECT_EQ(job.NewestPlan().plan, plans + 1);
-  EXPECT_EQ(job.daemon.View().candidates.front().windows, 3) << "the back-test goes on";
+  EXPECT_EQ(job.daemon.View().candidates(0).windows(), 3) << "the back-test goes on";
 }
 
 TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
@@ -142,7 +142,7 @@ TEST(AutoDecisionsTest, BackingOffSkipsDecisionsAndNoWindowsOfTheBackTest) {
   EXPECT_EQ(job.daemon.CountEvents("kept"), 0) << "no decision is due";
   TrainWindow(job, 2);
   EXPECT_THAT(job.daemon.LastReason("kept"), HasSubstr("backing off"));
-  EXPECT_EQ(job.daemon.View().candidates.front().windows, 3);
+  EXPECT_EQ(job.daemon.View().candidates(0).windows(), 3);
 }
 
 TEST(AutoDecisionsTest, WhatCostsMoreThanItSavesIsKept) {

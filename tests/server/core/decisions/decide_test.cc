@@ -138,7 +138,7 @@ TEST(TriggerTest, WithPricesAFixedPolicyMovesOnceItsBackTestHasProvedTheGain) {
   }
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 1);
   EXPECT_THAT(job.daemon.LastReason("proposed"), HasSubstr("rebalance saves"));
-  EXPECT_TRUE(job.daemon.View().candidates.empty()) << "there is nothing to choose";
+  EXPECT_TRUE(job.daemon.View().candidates().empty()) << "there is nothing to choose";
 }
 
 TEST(TriggerTest, TheFirstCompleteWindowIsDecidedOnAndTheNextOnlyAfterPolicyEverySteps) {
@@ -167,18 +167,18 @@ TEST(TriggerTest, NothingIsDecidedWhileTheJobIsFrozen) {
   config.settings.freeze_steps.last = 19;
   ConnectedJob job(config);
   const std::string frozen = "step 20: nothing is decided in the frozen steps 0:19";
-  EXPECT_EQ(job.daemon.View().waiting_for, frozen);
+  EXPECT_EQ(job.daemon.View().waiting_for(), frozen);
   job.Report(0, 9);
   job.Report(10, 19);
   EXPECT_EQ(job.daemon.num_solves(), 0);
-  EXPECT_EQ(job.daemon.View().waiting_for, frozen);
+  EXPECT_EQ(job.daemon.View().waiting_for(), frozen);
   EXPECT_EQ(job.daemon.CountEvents("freeze_over"), 0);
   job.Report(20, 29);
   EXPECT_EQ(job.daemon.num_solves(), 1);
   EXPECT_EQ(job.daemon.LastReason("freeze_over"),
             "step 29: the frozen steps 0:19 are over, decisions are made again");
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
-  EXPECT_EQ(job.daemon.View().waiting_for, "");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "");
   for (int64_t first = 30; first < 80; first += 10) job.Report(first, first + 9);
   EXPECT_EQ(job.daemon.CountEvents("freeze_over"), 1);
 }
@@ -189,7 +189,7 @@ TEST(TriggerTest, NothingIsDecidedWhileARankIsAway) {
     if (rank == 2) job.Disconnect(0);
     job.daemon.Say(job.ranks[rank].session, TestReport(0, 9));
   }
-  EXPECT_EQ(job.daemon.View().last_window_last_step, 9);
+  EXPECT_EQ(job.daemon.View().last_window_last_step(), 9);
   EXPECT_EQ(job.daemon.num_solves(), 0);
   job.Connect(0);
   job.Report(10, 19);
@@ -206,7 +206,7 @@ TEST(TriggerTest, AFailingPolicyIsKeptWithItsMessage) {
 TEST(TriggerTest, ASolverThatNeverAnswersMeetsItsDeadlineAndItsLateAnswerIsIgnored) {
   AskedJob job;
   job.daemon.Advance(absl::Seconds(59));
-  EXPECT_EQ(job.daemon.View().waiting_for, "the solver");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "the solver");
   job.daemon.Advance(absl::Seconds(2));
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_THAT(job.daemon.LastReason("kept"), HasSubstr("within 1m"));
@@ -220,7 +220,7 @@ TEST(TriggerTest, TheSolversDeadlineCountsFromWhenItBegins) {
   job.daemon.solver_is_busy = true;
   job.Report(0, 9);
   job.daemon.Advance(absl::Seconds(200));
-  EXPECT_EQ(job.daemon.View().waiting_for, "the solver, which works for other jobs");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "the solver, which works for other jobs");
   job.daemon.solver_is_busy = false;
   job.daemon.Advance(absl::ZeroDuration());
   job.daemon.Advance(absl::Seconds(59));
@@ -251,11 +251,11 @@ TEST(TriggerTest, ASolveThatNeverBeginsIsGivenUpWithTheNamesOfTheJobsBeforeIt) {
   job.daemon.solver_is_busy = true;
   AddJobThatReports(job.daemon, "other");
   ASSERT_EQ(job.daemon.num_solves(), 2);
-  ASSERT_EQ(job.daemon.core().Job("other", job.daemon.now())->state, JobState::kSolving);
+  ASSERT_EQ(job.daemon.core().Job("other", job.daemon.now())->state(), v1::JOB_STATE_SOLVING);
   job.daemon.Advance(absl::Seconds(300));
-  const JobView other = *job.daemon.core().Job("other", job.daemon.now());
-  EXPECT_EQ(other.state, JobState::kIdle);
-  EXPECT_EQ(other.last_reason, "kept, the solver did not begin within 5m; it works for train");
+  const v1::JobStatus other = *job.daemon.core().Job("other", job.daemon.now());
+  EXPECT_EQ(other.state(), v1::JOB_STATE_IDLE);
+  EXPECT_EQ(other.last_reason(), "kept, the solver did not begin within 5m; it works for train");
 }
 
 TEST(TriggerTest, ASolveThatNobodyWaitsForAnyMoreIsCancelledOnce) {

@@ -51,7 +51,7 @@ class SpeedJob {
 TEST(GpuSpeedsTest, ASlowGpuIsNamedAndNoDecisionUsesItBeforeAnOperatorSaysSo) {
   SpeedJob job;
   job.Report(7, {1, 1, 0.75});
-  EXPECT_THAT(job.daemon().View().gpu_speeds, IsEmpty());
+  EXPECT_THAT(job.daemon().View().gpu_speeds(), IsEmpty());
   job.Report(4, {1, 1, 0.75});
   EXPECT_EQ(job.daemon().CountEvents("gpu_slow"), 1);
   EXPECT_THAT(
@@ -59,12 +59,12 @@ TEST(GpuSpeedsTest, ASlowGpuIsNamedAndNoDecisionUsesItBeforeAnOperatorSaysSo) {
       StartsWith("GPU 2 runs at 0.75 of the median GPU: in the median of 8 windows its step "
                  "took 0.32 ms, 0.24 ms are expected for its tokens; gpu_speeds is observe"));
   EXPECT_EQ(job.newest_question().speeds, nullptr);
-  const JobView view = job.daemon().View();
-  ASSERT_EQ(view.gpu_speeds.size(), 1u);
-  EXPECT_EQ(view.gpu_speeds[0].gpu, 2);
-  EXPECT_EQ(view.gpu_speeds[0].measured_speed, 0.75);
-  EXPECT_EQ(view.gpu_speeds[0].speed_in_use, 1);
-  EXPECT_THAT(view.last_reason, HasSubstr("kept")) << "the decision's reason stays";
+  const v1::JobStatus view = job.daemon().View();
+  ASSERT_EQ(view.gpu_speeds_size(), 1);
+  EXPECT_EQ(view.gpu_speeds(0).gpu(), 2);
+  EXPECT_EQ(view.gpu_speeds(0).measured(), 0.75);
+  EXPECT_EQ(view.gpu_speeds(0).in_use(), 1);
+  EXPECT_THAT(view.last_reason(), HasSubstr("kept")) << "the decision's reason stays";
 }
 
 TEST(GpuSpeedsTest, AppliedSpeedsReachThePolicyAndEveryFigure) {
@@ -75,15 +75,16 @@ TEST(GpuSpeedsTest, AppliedSpeedsReachThePolicyAndEveryFigure) {
   ASSERT_NE(job.newest_question().speeds, nullptr);
   EXPECT_THAT(job.newest_question().speeds->speeds(), ::testing::ElementsAre(1, 1, 0.5));
   job.Report(1, {1, 1, 0.5});
-  const JobView view = job.daemon().View();
-  EXPECT_EQ(view.gpu_speeds.at(0).speed_in_use, 0.5);
+  const v1::JobStatus view = job.daemon().View();
+  EXPECT_EQ(view.gpu_speeds(0).in_use(), 0.5);
   // GPUs have 200, 20 and 20 / 0.5 tokens a layer.
-  EXPECT_NEAR(view.balancedness.value(), (200 + 20 + 40) / 3.0 / 200, 1e-12);
-  EXPECT_THAT(view.last_reason, HasSubstr("; GPU loads are tokens / speed: GPU 2 0.50 (measured)"));
+  EXPECT_NEAR(view.balancedness(), (200 + 20 + 40) / 3.0 / 200, 1e-12);
+  EXPECT_THAT(view.last_reason(),
+              HasSubstr("; GPU loads are tokens / speed: GPU 2 0.50 (measured)"));
   ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.gpu_speeds = "off"}}).ok());
   job.Report(4, {1, 1, 0.5});
   EXPECT_EQ(job.newest_question().speeds, nullptr);
-  EXPECT_THAT(job.daemon().View().gpu_speeds, IsEmpty());
+  EXPECT_THAT(job.daemon().View().gpu_speeds(), IsEmpty());
 }
 
 TEST(GpuSpeedsTest, AGpuThatIsFastAgainIsToldOnce) {
@@ -92,17 +93,17 @@ TEST(GpuSpeedsTest, AGpuThatIsFastAgainIsToldOnce) {
   job.Report(12, {1, 1, 1});
   EXPECT_EQ(job.daemon().CountEvents("gpu_recovered"), 1);
   EXPECT_THAT(job.daemon().LastReason("gpu_recovered"), HasSubstr("it was named at 0.60"));
-  EXPECT_THAT(job.daemon().View().gpu_speeds, IsEmpty());
+  EXPECT_THAT(job.daemon().View().gpu_speeds(), IsEmpty());
 }
 
 TEST(GpuSpeedsTest, ADaemonThatStartsAgainKnowsTheSlowGpus) {
   SpeedJob job;
   job.Report(8, {1, 0.7, 1});
-  ASSERT_EQ(job.daemon().View().gpu_speeds.size(), 1u);
+  ASSERT_EQ(job.daemon().View().gpu_speeds_size(), 1);
   job.Restart();
-  ASSERT_EQ(job.daemon().View().gpu_speeds.size(), 1u);
-  EXPECT_EQ(job.daemon().View().gpu_speeds[0].measured_speed, 0.7);
-  EXPECT_THAT(job.daemon().View().gpu_speeds[0].reason, HasSubstr("before this daemon started"));
+  ASSERT_EQ(job.daemon().View().gpu_speeds_size(), 1);
+  EXPECT_EQ(job.daemon().View().gpu_speeds(0).measured(), 0.7);
+  EXPECT_THAT(job.daemon().View().gpu_speeds(0).reason(), HasSubstr("before this daemon started"));
 }
 
 TEST(GpuSpeedsTest, StatedSpeedsAndAvoidedGpusGoBeforeMeasuredOnes) {
@@ -114,11 +115,11 @@ TEST(GpuSpeedsTest, StatedSpeedsAndAvoidedGpusGoBeforeMeasuredOnes) {
   job.Report(10, {1, 1, 0.6});
   // The two coldest of 6 experts have 20 of 240 tokens a layer; the other two GPUs share 220.
   EXPECT_THAT(job.newest_question().speeds->speeds(), ::testing::ElementsAre(1, 0.18, 2));
-  const JobView view = job.daemon().View();
-  ASSERT_EQ(view.gpu_speeds.size(), 2u);
-  EXPECT_EQ(view.gpu_speeds[0].source, "avoided");
-  EXPECT_EQ(view.gpu_speeds[1].source, "stated");
-  EXPECT_EQ(view.gpu_speeds[1].measured_speed, 0.6) << "shown, although it is not used";
+  const v1::JobStatus view = job.daemon().View();
+  ASSERT_EQ(view.gpu_speeds_size(), 2);
+  EXPECT_EQ(view.gpu_speeds(0).source(), "avoided");
+  EXPECT_EQ(view.gpu_speeds(1).source(), "stated");
+  EXPECT_EQ(view.gpu_speeds(1).measured(), 0.6) << "shown, although it is not used";
 }
 
 TEST(GpuSpeedsTest, APolicyWithoutSpeedsPlansWithoutThemAndTellsOnce) {
@@ -147,7 +148,7 @@ TEST(GpuSpeedsTest, WhatDoesNotFitTheJobIsRefusedByName) {
   EXPECT_EQ(refused({.avoid_gpus = "0,1,2"}), "avoid_gpus names all 3 GPUs of the job");
   EXPECT_EQ(refused({.policy_name = "deepseek", .hierarchy = "soft"}),
             "hierarchy is soft, which policy deepseek does not take");
-  EXPECT_EQ(job.daemon().View().settings.avoid_gpus, std::vector<int32_t>());
+  EXPECT_EQ(job.daemon().View().policy().avoid_gpus(), "");
   // From a configuration it is told once, and decisions go on.
   Config config = TestConfig();
   config.settings.avoid_gpus = {7};
@@ -168,15 +169,15 @@ TEST(GpuSpeedsTest, TheHierarchyReachesThePolicy) {
 
 TEST(GpuSpeedsTest, TheStepTimeOfARankIsThatOfItsNewestReportThatHasOne) {
   ConnectedJob job;
-  EXPECT_FALSE(job.daemon.View().ranks[1].step_seconds.has_value());
+  EXPECT_FALSE(job.daemon.View().ranks(1).has_step_seconds());
   wire::LoadReport report = TestReport(0, 9);
   report.step_seconds = 0.25;
   job.daemon.Say(job.ranks[1].session, report);
   job.daemon.Say(job.ranks[1].session, TestReport(10, 19));
-  const JobView view = job.daemon.View();
-  EXPECT_EQ(view.ranks[1].step_seconds, 0.25);
-  EXPECT_EQ(view.ranks[1].gpu, 1);
-  EXPECT_FALSE(view.ranks[0].step_seconds.has_value());
+  const v1::JobStatus view = job.daemon.View();
+  EXPECT_EQ(view.ranks(1).step_seconds(), 0.25);
+  EXPECT_EQ(view.ranks(1).gpu(), 1);
+  EXPECT_FALSE(view.ranks(0).has_step_seconds());
 }
 
 TEST(GpuSpeedsTest, AStepTimeThatIsNoneEndsTheSession) {

@@ -23,10 +23,10 @@ const Placement& AllLayers() {
 
 TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
   ProposedJob job(AllLayers());
-  EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to be PREPARED for version 1");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "all 3 ranks to be PREPARED for version 1");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "VOTING");
-  EXPECT_EQ(job.daemon.View().waiting_for, "all 3 ranks to report version 1 as Applied");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "all 3 ranks to report version 1 as Applied");
   ASSERT_TRUE(job.VoteAndDeliver(12));
   EXPECT_EQ(job.daemon.LastReason("committed"),
             "version 1 (chunk 1 of 2) was committed at step 12: 300 B received, longest boundary "
@@ -36,8 +36,8 @@ TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
   ASSERT_EQ(job.daemon.state(), "VOTING");  // chunk 2 was prepared meanwhile
   ASSERT_TRUE(job.VoteAndDeliver(14));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 2);
-  EXPECT_EQ(job.daemon.View().commits, 2);
+  EXPECT_EQ(job.daemon.View().version(), 2);
+  EXPECT_EQ(job.daemon.View().commits(), 2);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, AllLayers());
   EXPECT_EQ(job.ranks[2].placement, AllLayers());
 }
@@ -91,10 +91,10 @@ TEST(ProposalTest, ANackCancelsItAndTheNextDecisionIsSkipped) {
   EXPECT_EQ(job.daemon.state(), "CANCELLING");
   EXPECT_EQ(job.daemon.LastReason("nacked"),
             "rank 1 refused version 1 (STAGING_TOO_SMALL): 1 row free");
-  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 2 to answer the Cancel of version 1");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "ranks 0, 2 to answer the Cancel of version 1");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 0);
+  EXPECT_EQ(job.daemon.View().version(), 0);
   job.Report(20, 29);
   EXPECT_EQ(job.daemon.num_solves(), 1);
   EXPECT_THAT(job.daemon.LastReason("kept"), HasSubstr("backing off"));
@@ -136,7 +136,7 @@ TEST(ProposalTest, ASecondVoteThatSaidNoEndsItWithTheTransfersReason) {
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.LastReason("withdrawn"),
             "version 1 was dropped by every rank: rank 0 dropped it: checksum of layer 0 differs");
-  EXPECT_EQ(job.daemon.View().version, 0);
+  EXPECT_EQ(job.daemon.View().version(), 0);
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 1);
 }
 
@@ -182,7 +182,7 @@ TEST(ProposalTest, TheRanksVoteWinsOverACancel) {
   ASSERT_EQ(job.daemon.state(), "CANCELLING");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.View().version(), 1);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));
 }
 
@@ -194,7 +194,7 @@ TEST(ProposalTest, AppliedCountsBeforeTheOtherRanksReadyWasHeard) {
   EXPECT_EQ(job.daemon.state(), "PREPARING");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.View().version(), 1);
 }
 
 TEST(ProposalTest, AppliedTellsThatRowsGoAnotherWay) {
@@ -206,11 +206,11 @@ TEST(ProposalTest, AppliedTellsThatRowsGoAnotherWay) {
     applied.fallback_reason = "NCCL failed";
   }
   job.Deliver();
-  const auto ranks = job.daemon.View().ranks;
-  EXPECT_EQ(ranks[0].transport.name, "host");
-  EXPECT_EQ(ranks[0].transport.fallback_reason, "NCCL failed");
-  EXPECT_EQ(ranks[1].transport.name, "");
-  EXPECT_EQ(ranks[2].transport.name, "host");
+  const auto ranks = job.daemon.View().ranks();
+  EXPECT_EQ(ranks[0].transport().name(), "host");
+  EXPECT_EQ(ranks[0].transport().fallback_reason(), "NCCL failed");
+  EXPECT_EQ(ranks[1].transport().name(), "");
+  EXPECT_EQ(ranks[2].transport().name(), "host");
 }
 
 TEST(ProposalTest, AnotherDigestOrPlanWhenReadyIsQuarantinedAndCancelled) {
@@ -320,7 +320,7 @@ TEST(RejoinTest, ARankWhoseStreamWasCutEndsAsTheOthers) {
     job.Connect(1);
     job.Deliver();
     EXPECT_EQ(job.daemon.state(), one.after) << one.lost;
-    EXPECT_EQ(job.daemon.View().version, one.version) << one.lost;
+    EXPECT_EQ(job.daemon.View().version(), one.version) << one.lost;
     EXPECT_EQ(job.ranks[1].ready.has_value(), one.after == std::string("VOTING")) << one.lost;
   }
 }
@@ -335,7 +335,7 @@ TEST(ProposalTest, ACommitOfAnEarlierDaemonsProposalCancelsOursAndIsAdopted) {
   }
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 9);
+  EXPECT_EQ(job.daemon.View().version(), 9);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({3}));
   EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 11);
 }

@@ -14,12 +14,12 @@ TEST(RecoveryTest, EndsOnlyWhenEveryRankSaidHello) {
   TestJob job;
   job.Connect(1);
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
-  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 0, 2 to register");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "ranks 0, 2 to register");
   job.Connect(0);
-  EXPECT_EQ(job.daemon.View().waiting_for, "rank 2 to register");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "rank 2 to register");
   job.Connect(2);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().waiting_for, "");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "");
   EXPECT_EQ(job.daemon.stored().at(kJob).version, 0);
 }
 
@@ -28,7 +28,7 @@ TEST(RecoveryTest, AnUnknownPlacementIsAskedForCheckedAndStored) {
   job.SetRunning(Exchanged({1, 2}), 7);
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
-  EXPECT_THAT(job.daemon.View().waiting_for, HasSubstr("rank 0 to send the placement"));
+  EXPECT_THAT(job.daemon.View().waiting_for(), HasSubstr("rank 0 to send the placement"));
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({1, 2}));
@@ -93,10 +93,10 @@ TEST(RecoveryTest, ACommitThatSomeRanksStillHaveToReportIsWaitedFor) {
   job.Connect(2);  // its Hello already tells version 1, ranks 0 and 1 said 0
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
   job.DeliverUp(0);
-  EXPECT_EQ(job.daemon.View().waiting_for, "rank 1 to answer the Cancel of an earlier proposal");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "rank 1 to answer the Cancel of an earlier proposal");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.View().version(), 1);
 }
 
 TEST(RecoveryTest, ARankInTheMiddleOfACommitIsNamed) {
@@ -105,13 +105,13 @@ TEST(RecoveryTest, ARankInTheMiddleOfACommitIsNamed) {
   job.ranks[1].placement = Exchanged({});
   job.ranks[1].version = 0;
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().waiting_for, "rank 1 to apply version 1, which rank 0 runs");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "rank 1 to apply version 1, which rank 0 runs");
   job.daemon.Advance(absl::Seconds(61));
   EXPECT_THAT(job.daemon.LastReason("stuck"), HasSubstr("rank 1 to apply version 1"));
   job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({1})), 12, 0, 0});
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_EQ(job.daemon.View().version(), 1);
 }
 
 TEST(RecoveryTest, AProposalOfAnEarlierDaemonIsCancelledFirst) {
@@ -119,11 +119,11 @@ TEST(RecoveryTest, AProposalOfAnEarlierDaemonIsCancelledFirst) {
   job.daemon.Restart();
   for (int32_t rank = 0; rank < 3; ++rank) job.Connect(rank);
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
-  EXPECT_EQ(job.daemon.View().waiting_for,
+  EXPECT_EQ(job.daemon.View().waiting_for(),
             "all 3 ranks to answer the Cancel of an earlier proposal");
   job.Deliver();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 0);
+  EXPECT_EQ(job.daemon.View().version(), 0);
   for (const FakeRank& rank : job.ranks) EXPECT_FALSE(rank.ready.has_value());
 }
 
@@ -160,7 +160,7 @@ TEST(RecoveryTest, ANewShapeStartsFromItsStaticPlacement) {
     (void)job.daemon.Join(grown);
   }
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().shape.num_slots, 9);
+  EXPECT_EQ(job.daemon.View().shape().num_slots(), 9);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement->topology().num_slots(), 9);
 }
 

@@ -33,7 +33,7 @@ void CommitOne(TestJob& job) {
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
   ASSERT_TRUE(job.VoteAndDeliver(12));
-  ASSERT_EQ(job.daemon.View().version, 1);
+  ASSERT_EQ(job.daemon.View().version(), 1);
 }
 
 TEST(VersionsTest, AReservedNumberIsStoredBeforeTheAnswerAndGivenToNobodyElse) {
@@ -86,7 +86,7 @@ TEST(VersionsTest, AStoreOlderThanWhatRanksHaveSeenIsToldOnceAndNoNumberComesAga
   job.daemon.Restart();
   job.ConnectAll();
   EXPECT_EQ(job.daemon.CountEvents("store_behind"), 0);
-  const int64_t led = job.daemon.View().term;
+  const int64_t led = job.daemon.View().term();
 
   job.daemon.RestoreStore(copy, term);
   job.ConnectAll();
@@ -95,8 +95,8 @@ TEST(VersionsTest, AStoreOlderThanWhatRanksHaveSeenIsToldOnceAndNoNumberComesAga
             "rank 0 has seen version 1, and the store knows none above 0: it is older than what "
             "runs; the next version is above both");
   EXPECT_EQ(job.daemon.core().counters().stores_behind, 1);
-  EXPECT_GT(job.daemon.View().term, led);
-  EXPECT_EQ(job.daemon.View().version, 1);
+  EXPECT_GT(job.daemon.View().term(), led);
+  EXPECT_EQ(job.daemon.View().version(), 1);
   EXPECT_EQ(*Reserve(job.daemon, 1), 2);
 }
 
@@ -107,7 +107,7 @@ TEST(VersionsTest, OneNumberWithTwoPlacementsOfOneShapeIsToldOnceAndTheFirstStay
   const std::string now = DigestOf(Exchanged({2})).Hex().substr(0, 12);
   RelaunchWith(job, Exchanged({2}), 1);
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-2");
   EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
   EXPECT_EQ(job.daemon.LastReason("version_reused"),
             "run run-2 runs version 1 with digest " + now + ", the job ran digest " + ran +
@@ -122,7 +122,7 @@ TEST(VersionsTest, AReusedNumberIsToldOfARunThatOnlyWaits) {
   RelaunchWith(job, Exchanged({2}), 1);
   for (FakeRank& rank : job.ranks) rank.identity.take_over = false;
   job.Connect(0);
-  EXPECT_EQ(job.daemon.View().run_id, "run-1");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-1");
   EXPECT_EQ(job.daemon.CountEvents("version_reused"), 1);
 }
 
@@ -131,7 +131,7 @@ TEST(VersionsTest, TheSamePlacementUnderItsOldNumberIsNothing) {
   CommitOne(job);
   RelaunchWith(job, Exchanged({0, 1}), 1);
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-2");
   EXPECT_EQ(job.daemon.CountEvents("version_reused"), 0);
 }
 

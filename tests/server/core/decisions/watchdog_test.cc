@@ -14,14 +14,14 @@ TEST(WatchdogTest, AStateOlderThanThreeDeadlinesIsStuckAndToldOnce) {
   TestJob job;
   job.Connect(0);
   job.daemon.Advance(absl::Minutes(3));
-  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  EXPECT_EQ(job.daemon.View().stuck_seconds(), 0);
   job.daemon.Advance(absl::Seconds(1));
-  EXPECT_EQ(job.daemon.View().stuck_seconds, 181);
+  EXPECT_EQ(job.daemon.View().stuck_seconds(), 181);
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 1);
   EXPECT_EQ(job.daemon.core().counters().stuck, 1);
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  EXPECT_EQ(job.daemon.View().stuck_seconds(), 0);
 }
 
 TEST(WatchdogTest, AQuarantineIsNotForgotten) {
@@ -32,18 +32,18 @@ TEST(WatchdogTest, AQuarantineIsNotForgotten) {
   EXPECT_THAT(job.daemon.LastReason("stuck"),
               StartsWith("QUARANTINE for 3m1s, waiting for an operator, or a new run: rank "
                          "1 runs version 1 with digest "));
-  EXPECT_THAT(job.daemon.View().waiting_for,
+  EXPECT_THAT(job.daemon.View().waiting_for(),
               StartsWith("an operator, or a new run: rank 1 runs version 1 with digest "));
 }
 
 TEST(WatchdogTest, AnIdleJobAndAnEndedOneAreNeverStuck) {
   ConnectedJob job;
   job.daemon.Advance(absl::Hours(5));
-  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  EXPECT_EQ(job.daemon.View().stuck_seconds(), 0);
   job.FinishAll();
   job.daemon.Advance(absl::Hours(5));
-  EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
-  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  EXPECT_EQ(job.daemon.View().state(), v1::JOB_STATE_FINISHED);
+  EXPECT_EQ(job.daemon.View().stuck_seconds(), 0);
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 0);
 }
 
@@ -53,7 +53,7 @@ TEST(WatchdogTest, ALostRunIsStuckUntilItIsForgottenOrComesBack) {
   job.daemon.Advance(TestConfig().session_grace + absl::Seconds(1));
   ASSERT_EQ(job.daemon.state(), "LOST");
   job.daemon.Advance(absl::Seconds(181));
-  EXPECT_EQ(job.daemon.View().stuck_seconds, 181);
+  EXPECT_EQ(job.daemon.View().stuck_seconds(), 181);
   EXPECT_EQ(job.daemon.LastReason("stuck"),
             "LOST for 3m1s, waiting for its ranks to reconnect, or a new run");
 }
@@ -70,9 +70,9 @@ TEST(WatchdogTest, ACancelIsAwaitedForAFewVotesMore) {
   job.daemon.Advance(absl::Seconds(61));
   EXPECT_EQ(job.daemon.CountEvents("stuck"), 1);
   job.daemon.Advance(absl::Seconds(160));
-  EXPECT_EQ(job.daemon.View().stuck_seconds, 0);
+  EXPECT_EQ(job.daemon.View().stuck_seconds(), 0);
   job.daemon.Advance(absl::Seconds(10));
-  EXPECT_GT(job.daemon.View().stuck_seconds, 0);
+  EXPECT_GT(job.daemon.View().stuck_seconds(), 0);
 }
 
 TEST(WatchdogTest, ARecoveryWaitsForAFewVotesOfRanksThatTrain) {

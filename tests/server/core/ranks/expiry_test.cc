@@ -103,7 +103,7 @@ TEST(ExpiryTest, AFullTableOfKilledJobsMakesRoomByTheOneAwayLongest) {
     daemon.Advance(absl::Seconds(11));
   }
   daemon.Advance(absl::Seconds(11));
-  ASSERT_EQ(daemon.core().Job("b", daemon.now())->ending, RunEnding::kLost);
+  ASSERT_EQ(daemon.core().Job("b", daemon.now())->ending(), v1::RUN_ENDING_LOST);
   EXPECT_FALSE(daemon.ClosedWith(Join(daemon, "fourth")[0]).has_value());
   EXPECT_FALSE(daemon.core().Job("b", daemon.now()).ok());
   EXPECT_TRUE(daemon.core().Job("a", daemon.now()).ok());

@@ -116,7 +116,7 @@ TEST(HelloTest, ALongLibraryVersionIsCutBetweenTwoCharacters) {
     hello.nonce += plain;
     hello.library_version = std::string(plain, 'v') + "\u20ac\u20ac\u20ac";
     (void)daemon.Join(hello);
-    const std::string shown = daemon.View().ranks[0].library_version;
+    const std::string shown = daemon.View().ranks(0).library_version();
     EXPECT_TRUE(IsUtf8(shown)) << plain;
     EXPECT_LE(shown.size(), wire::kMaxNameLength);
   }
@@ -128,7 +128,7 @@ TEST(HelloTest, AHigherTermSeenByARankIsOutbidForItsJobAlone) {
   hello.highest_term = 41;
   const SessionId session = daemon.Join(hello);
   EXPECT_EQ(Only<wire::Welcome>(daemon.Take(session))[0].term, 42);
-  EXPECT_EQ(daemon.View().term, 42);
+  EXPECT_EQ(daemon.View().term(), 42);
   EXPECT_EQ(daemon.core().term(), 1);
   hello.job = "other";
   hello.highest_term = 0;
@@ -140,9 +140,9 @@ TEST(HelloTest, AJobsTermRisesAtARestartAndIsThatOfItsProposals) {
   TestJob job;
   for (FakeRank& rank : job.ranks) rank.identity.highest_term = 41;
   job.ConnectAll();
-  ASSERT_EQ(job.daemon.View().term, 42);
+  ASSERT_EQ(job.daemon.View().term(), 42);
   job.daemon.Restart();
-  EXPECT_EQ(job.daemon.View().term, 43);
+  EXPECT_EQ(job.daemon.View().term(), 43);
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
   EXPECT_EQ(job.ranks[2].proposals.at(0).term, 43);
@@ -203,15 +203,16 @@ TEST(HelloTest, RefusedJobsThatTheDaemonDoesNotKnowAreKeptNewestFirstWithTheirCo
   wire::Hello again = TestHello(1);
   again.job = "job-10";
   EXPECT_FALSE(Refusal(daemon, again).ok());
-  const std::vector<RefusedJob> refused = daemon.core().Refusals();
+  const std::vector<v1::Refusal> refused = daemon.core().Refusals(daemon.now() + absl::Seconds(90));
   ASSERT_EQ(refused.size(), 16U);
-  EXPECT_EQ(refused[0].job, "job-10");
-  EXPECT_EQ(refused[0].count, 2);
-  EXPECT_EQ(refused[0].reason,
+  EXPECT_EQ(refused[0].job(), "job-10");
+  EXPECT_EQ(refused[0].count(), 2);
+  EXPECT_EQ(refused[0].seconds_ago(), 90);
+  EXPECT_EQ(refused[0].reason(),
             "rank 1 was refused: the daemon already knows 1 jobs whose ranks are connected, its "
             "limit; raise limits.max_jobs");
-  EXPECT_EQ(refused[1].job, "job-19");
-  EXPECT_EQ(refused[15].job, "job-4");
+  EXPECT_EQ(refused[1].job(), "job-19");
+  EXPECT_EQ(refused[15].job(), "job-4");
 }
 
 TEST(HelloTest, ARefusalIsCountedNamedAndPartOfWhatTheJobWaitsFor) {
@@ -221,14 +222,14 @@ TEST(HelloTest, ARefusalIsCountedNamedAndPartOfWhatTheJobWaitsFor) {
   wrong.shape.num_layers = 3;
   EXPECT_FALSE(Refusal(daemon, wrong).ok());
   EXPECT_EQ(daemon.core().counters().refused, 1);
-  EXPECT_EQ(daemon.View().waiting_for.rfind("ranks 1, 2 to register; rank 1 was refused: hello: "
-                                            "shape is 3 layers",
-                                            0),
+  EXPECT_EQ(daemon.View().waiting_for().rfind("ranks 1, 2 to register; rank 1 was refused: hello: "
+                                              "shape is 3 layers",
+                                              0),
             0U)
-      << daemon.View().waiting_for;
+      << daemon.View().waiting_for();
   for (const int32_t rank : {1, 2}) EXPECT_TRUE(Refusal(daemon, TestHello(rank)).ok());
   EXPECT_EQ(daemon.state(), "IDLE");
-  EXPECT_EQ(daemon.View().waiting_for, "");
+  EXPECT_EQ(daemon.View().waiting_for(), "");
 }
 
 TEST(HelloTest, ARankOfAnotherArrangementIsRefused) {
@@ -321,7 +322,7 @@ TEST(HelloTest, TheSameProcessAgainReplacesItsOlderSession) {
   job.Connect(0);
   EXPECT_EQ(job.daemon.ClosedWith(older)->code(), absl::StatusCode::kAborted);
   EXPECT_EQ(job.ClosedWith(0), std::nullopt);
-  EXPECT_EQ(job.daemon.View().connected_ranks, 3);
+  EXPECT_EQ(job.daemon.View().connected_ranks(), 3);
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
@@ -366,7 +367,7 @@ TEST(HelloTest, AnOlderStreamOfTheSameProcessTakesNoSeat) {
   older.session_number = 2;
   EXPECT_EQ(Refusal(daemon, older).code(), absl::StatusCode::kAborted);
   EXPECT_EQ(daemon.ClosedWith(session), std::nullopt);
-  EXPECT_TRUE(daemon.View().ranks[0].connected);
+  EXPECT_TRUE(daemon.View().ranks(0).connected());
 }
 
 }  // namespace

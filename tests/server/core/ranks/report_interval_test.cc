@@ -121,7 +121,7 @@ TEST(ReportIntervalTest,
   EXPECT_EQ(paced.ranges(0).back(), std::pair(int64_t{275}, int64_t{299}));
   EXPECT_EQ(paced.job.daemon.CountEvents("window_incomplete"), 0);
   EXPECT_EQ(paced.job.daemon.CountEvents("report_short"), 0);
-  EXPECT_EQ(paced.job.daemon.View().last_window_first_step, 275);
+  EXPECT_EQ(paced.job.daemon.View().last_window_first_step(), 275);
   EXPECT_EQ(paced.job.daemon.CountEvents("report_interval"), 1);
   EXPECT_THAT(
       paced.job.daemon.LastReason("report_interval"),
@@ -145,7 +145,7 @@ TEST(ReportIntervalTest, ARankThatHearsOfItTooLateIsAlignedAgainAndOnlyQualityIs
   EXPECT_EQ(paced.report_every(2), 20);
   EXPECT_EQ(paced.ranges(2).back(), paced.ranges(0).back());
   EXPECT_GT(paced.job.daemon.CountEvents("window_incomplete"), 0);
-  EXPECT_EQ(paced.job.daemon.View().last_window_last_step, 399);
+  EXPECT_EQ(paced.job.daemon.View().last_window_last_step(), 399);
 }
 
 TEST(ReportIntervalTest, AChangeThatWasLostIsAnnouncedAgain) {
@@ -154,7 +154,7 @@ TEST(ReportIntervalTest, AChangeThatWasLostIsAnnouncedAgain) {
   for (int32_t rank = 0; rank < 3; ++rank) (void)paced.job.SentTo(rank);  // lost
   paced.RunUntil(399);
   EXPECT_EQ(paced.report_every(0), 20);
-  EXPECT_EQ(paced.job.daemon.View().last_window_last_step, 399);
+  EXPECT_EQ(paced.job.daemon.View().last_window_last_step(), 399);
   EXPECT_EQ(paced.job.daemon.CountEvents("report_interval"), 1);  // said once
 }
 
@@ -200,7 +200,7 @@ TEST(ReduceTest, OneReportOfRankZeroCompletesAWindowOfAJobThatAddsItsCountsUp) {
   for (FakeRank& rank : job.ranks) rank.identity.reduce = wire::Reduce::kRoot;
   job.ConnectAll();
   job.daemon.Say(job.ranks[0].session, TestReport(0, 9));
-  EXPECT_EQ(job.daemon.View().last_window_last_step, 9);
+  EXPECT_EQ(job.daemon.View().last_window_last_step(), 9);
   job.daemon.Say(job.ranks[1].session, TestReport(0, 9));
   const auto closed = job.ClosedWith(1);
   ASSERT_TRUE(closed.has_value());

@@ -35,7 +35,7 @@ class RunRegistryTest : public ::testing::Test {
     }
   }
 
-  std::string current() const { return job_.daemon.View().run_id; }
+  std::string current() const { return job_.daemon.View().run_id(); }
   absl::Status Closed(int32_t rank) const {
     return job_.ClosedWith(rank).value_or(absl::OkStatus());
   }
@@ -45,12 +45,12 @@ class RunRegistryTest : public ::testing::Test {
 
 TEST_F(RunRegistryTest, ItsNumberRisesAndIsGivenToTheRanksThatSayItAgain) {
   job_.ConnectAll();
-  EXPECT_EQ(job_.daemon.View().run_number, 1);
+  EXPECT_EQ(job_.daemon.View().run_number(), 1);
   for (const FakeRank& rank : job_.ranks) EXPECT_EQ(rank.identity.run_number, 1);
   job_.Fail(0);
   std::vector<FakeRank> second = Begin("run-2");
   job_.ConnectAll();
-  EXPECT_EQ(job_.daemon.View().run_number, 2);
+  EXPECT_EQ(job_.daemon.View().run_number(), 2);
   EXPECT_EQ(job_.ranks[2].identity.run_number, 2);
   EXPECT_EQ(job_.daemon.stored().at(kJob).memory.run_number, 2);
 }
@@ -67,13 +67,13 @@ TEST_F(RunRegistryTest, ANewcomerWaitsWhileTheStepsOfTheOneInForceAdvance) {
             "one, or "
             "start this one with take_over");
   EXPECT_EQ(current(), "run-1");
-  const JobView view = job_.daemon.View();
-  ASSERT_TRUE(view.candidate.has_value());
-  EXPECT_EQ(view.candidate->run_id, "run-2");
-  EXPECT_EQ(view.candidate->registered, 3);
-  EXPECT_EQ(view.candidate->connected, 3);
-  EXPECT_THAT(view.candidate->waits, HasSubstr("whose steps advance"));
-  EXPECT_TRUE(view.take_over_refused);
+  const v1::JobStatus view = job_.daemon.View();
+  ASSERT_TRUE(view.has_candidate());
+  EXPECT_EQ(view.candidate().run_id(), "run-2");
+  EXPECT_EQ(view.candidate().registered_ranks(), 3);
+  EXPECT_EQ(view.candidate().connected_ranks(), 3);
+  EXPECT_THAT(view.candidate().waits(), HasSubstr("whose steps advance"));
+  EXPECT_TRUE(view.take_over_refused());
   Speak(other);
   Train(200);
   EXPECT_EQ(current(), "run-1");
@@ -86,13 +86,13 @@ TEST_F(RunRegistryTest, ACandidateThatGathersIsShownWithTheRanksThatAreMissing) 
   job_.Connect(1);
   EXPECT_EQ(Only<wire::Welcome>(job_.SentTo(1)).at(0).waits, "waits for ranks 0, 2 to register");
   job_.daemon.Advance(absl::Seconds(2));
-  const JobView view = job_.daemon.View();
-  ASSERT_TRUE(view.candidate.has_value());
-  EXPECT_EQ(view.candidate->world_size, 3);
-  EXPECT_EQ(view.candidate->registered, 1);
-  EXPECT_EQ(view.candidate->since, absl::Seconds(2));
-  EXPECT_EQ(view.candidate->waits, "ranks 0, 2 to register");
-  EXPECT_FALSE(view.take_over_refused);
+  const v1::JobStatus view = job_.daemon.View();
+  ASSERT_TRUE(view.has_candidate());
+  EXPECT_EQ(view.candidate().world_size(), 3);
+  EXPECT_EQ(view.candidate().registered_ranks(), 1);
+  EXPECT_EQ(view.candidate().seconds(), 2);
+  EXPECT_EQ(view.candidate().waits(), "ranks 0, 2 to register");
+  EXPECT_FALSE(view.take_over_refused());
 }
 
 TEST_F(RunRegistryTest, AHungOneIsReplacedWithinTenSecondsAndItsSessionsEnd) {
@@ -106,8 +106,8 @@ TEST_F(RunRegistryTest, AHungOneIsReplacedWithinTenSecondsAndItsSessionsEnd) {
   EXPECT_EQ(current(), "run-2");
   EXPECT_EQ(job_.daemon.state(), "IDLE");
   EXPECT_EQ(job_.daemon.ClosedWith(hung)->code(), absl::StatusCode::kFailedPrecondition);
-  EXPECT_EQ(job_.daemon.View().took_over, "run-1");
-  EXPECT_FALSE(job_.daemon.View().candidate.has_value());
+  EXPECT_EQ(job_.daemon.View().took_over(), "run-1");
+  EXPECT_FALSE(job_.daemon.View().has_candidate());
 }
 
 // A node's link is away for longer than session_grace: the other ranks train on, unbalanced.
@@ -119,16 +119,16 @@ TEST_F(RunRegistryTest, ALostOneWhoseOtherRanksTrainKeepsTheJob) {
     job_.daemon.Advance(absl::Seconds(1));
     for (int32_t rank = 0; rank < 2; ++rank) job_.ReportOf(rank, step - 9, step);
   }
-  ASSERT_EQ(job_.daemon.View().ending, RunEnding::kLost);
+  ASSERT_EQ(job_.daemon.View().ending(), v1::RUN_ENDING_LOST);
   std::vector<FakeRank> other = Begin("run-2");
   for (int32_t rank = 0; rank < 3; ++rank) job_.Connect(rank);
   job_.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(current(), "run-1");
-  EXPECT_TRUE(job_.daemon.View().take_over_refused);
+  EXPECT_TRUE(job_.daemon.View().take_over_refused());
   Speak(other);
   job_.Connect(2);
   EXPECT_EQ(current(), "run-1");
-  EXPECT_EQ(job_.daemon.View().ending, std::nullopt);
+  EXPECT_EQ(job_.daemon.View().ending(), v1::RUN_ENDING_UNSPECIFIED);
 }
 
 TEST_F(RunRegistryTest, ALostOneComesBackUntilAllRanksOfAnotherAreThere) {
@@ -161,9 +161,9 @@ TEST_F(RunRegistryTest, ACheckpointThatCameTwiceBeforeGivesTheJobToNoOtherAlsoAf
     job.ranks = OtherRun(job, "run-2");
     job.ConnectAll();
     job.daemon.AdvanceSeconds(60);
-    EXPECT_EQ(job.daemon.View().run_id, "run-1");
+    EXPECT_EQ(job.daemon.View().run_id(), "run-1");
     job.daemon.AdvanceSeconds(60);
-    EXPECT_EQ(job.daemon.View().run_id, "run-2") << "run-1 hangs";
+    EXPECT_EQ(job.daemon.View().run_id(), "run-2") << "run-1 hangs";
   }
 }
 
@@ -182,12 +182,12 @@ TEST_F(RunRegistryTest, AReplacedOneNeverComesBackWhenTheNewOneIsAway) {
     EXPECT_EQ(Closed(rank).code(), absl::StatusCode::kFailedPrecondition);
   }
   EXPECT_THAT(std::string(Closed(0).message()), HasSubstr("belongs to run 2 (run-2)"));
-  EXPECT_EQ(job_.daemon.View().refusal, "");  // its processes live on: no alarm
+  EXPECT_EQ(job_.daemon.View().refusal(), "");  // its processes live on: no alarm
   Speak(other);
   job_.ConnectAll();
   EXPECT_EQ(current(), "run-2");
   EXPECT_EQ(job_.daemon.state(), "IDLE");
-  EXPECT_EQ(job_.daemon.View().run_number, 2);
+  EXPECT_EQ(job_.daemon.View().run_number(), 2);
 }
 
 TEST_F(RunRegistryTest, AReplacedOneNeverComesBackAfterARestart) {
@@ -202,7 +202,7 @@ TEST_F(RunRegistryTest, AReplacedOneNeverComesBackAfterARestart) {
   Speak(other);
   job_.ConnectAll();
   EXPECT_EQ(current(), "run-2");
-  EXPECT_EQ(job_.daemon.View().run_number, 2);
+  EXPECT_EQ(job_.daemon.View().run_number(), 2);
 }
 
 // A process of a run that failed hangs, and tries again for ever: that is no alarm of the next.
@@ -218,7 +218,7 @@ TEST_F(RunRegistryTest, AFailedOneIsNoAlarmOfTheNextAfterARestart) {
   job_.Connect(1);
   EXPECT_EQ(Closed(1).code(), absl::StatusCode::kFailedPrecondition);
   job_.daemon.AdvanceSeconds(10);
-  EXPECT_EQ(job_.daemon.View().stalled, "");
+  EXPECT_EQ(job_.daemon.View().stalled(), "");
 }
 
 TEST_F(RunRegistryTest, AfterALostStoreTheHigherNumberOwnsTheJobWhoeverComesFirst) {
@@ -229,18 +229,18 @@ TEST_F(RunRegistryTest, AfterALostStoreTheHigherNumberOwnsTheJobWhoeverComesFirs
     job.ranks = OtherRun(job, "run-2");
     job.ranks[1].identity.take_over = true;
     job.ConnectAll();
-    ASSERT_EQ(job.daemon.View().run_id, "run-2");
+    ASSERT_EQ(job.daemon.View().run_id(), "run-2");
     for (FakeRank& rank : job.ranks) rank.identity.take_over = false;
     job.daemon.LoseStore();
     if (old_first) {
       std::swap(job.ranks, old);
       job.ConnectAll();
-      EXPECT_EQ(job.daemon.View().run_id, "run-1");
+      EXPECT_EQ(job.daemon.View().run_id(), "run-1");
       std::swap(job.ranks, old);
     }
     job.ConnectAll();
-    EXPECT_EQ(job.daemon.View().run_id, "run-2");
-    EXPECT_EQ(job.daemon.View().run_number, 2);
+    EXPECT_EQ(job.daemon.View().run_id(), "run-2");
+    EXPECT_EQ(job.daemon.View().run_number(), 2);
     std::swap(job.ranks, old);
     job.Connect(0);
     EXPECT_EQ(job.ClosedWith(0)->code(), absl::StatusCode::kFailedPrecondition);
@@ -254,11 +254,11 @@ TEST_F(RunRegistryTest, AfterALostStoreTheOneThatOwnedTheJobReplacesANewcomerTha
   Speak(other);
   job_.ConnectAll();
   EXPECT_EQ(current(), "run-2");  // it has the number that the other one had
-  EXPECT_EQ(job_.daemon.View().run_number, 1);
+  EXPECT_EQ(job_.daemon.View().run_number(), 1);
   Speak(other);
   job_.ConnectAll();
   EXPECT_EQ(current(), "run-1");
-  EXPECT_EQ(job_.daemon.View().run_number, 2);
+  EXPECT_EQ(job_.daemon.View().run_number(), 2);
   for (const FakeRank& rank : job_.ranks) EXPECT_EQ(rank.identity.run_number, 2);
   // The other one made way and is a newcomer again, which waits until the steps stand still.
   Speak(other);
@@ -278,7 +278,7 @@ TEST_F(RunRegistryTest, ACandidateWhoseRanksAreAwayDoesNotTakeTheJob) {
   job_.DisconnectAll();
   job_.daemon.Advance(absl::Seconds(6));  // the steps of run-1 stand still
   EXPECT_EQ(current(), "run-1");
-  EXPECT_EQ(job_.daemon.View().candidate->waits, "all 3 ranks to reconnect");
+  EXPECT_EQ(job_.daemon.View().candidate().waits(), "all 3 ranks to reconnect");
   Speak(other);
   Train(60);
   EXPECT_EQ(current(), "run-1");
@@ -293,7 +293,7 @@ TEST_F(RunRegistryTest, ALowerNumberOfAnotherDaemonIsNoReasonToRefuse) {
     job_.ranks[0].identity.take_over = true;
     job_.ConnectAll();
   }
-  ASSERT_EQ(job_.daemon.View().run_number, 3);
+  ASSERT_EQ(job_.daemon.View().run_number(), 3);
   std::vector<FakeRank> newest = Begin("run-4");
   for (FakeRank& rank : job_.ranks) {
     rank.identity.run_number = 2;
@@ -304,7 +304,7 @@ TEST_F(RunRegistryTest, ALowerNumberOfAnotherDaemonIsNoReasonToRefuse) {
   EXPECT_EQ(current(), "run-3");
   job_.daemon.Advance(absl::Minutes(2));  // the steps of run-3 stand still
   EXPECT_EQ(current(), "run-4");
-  EXPECT_EQ(job_.daemon.View().run_number, 4);
+  EXPECT_EQ(job_.daemon.View().run_number(), 4);
 }
 
 TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterARestartWaitsForTheOneInForce) {
@@ -313,14 +313,14 @@ TEST_F(RunRegistryTest, ANewcomerThatComesFirstAfterARestartWaitsForTheOneInForc
   std::vector<FakeRank> other = Begin("run-2");
   job_.ConnectAll();
   EXPECT_EQ(current(), "");
-  EXPECT_EQ(job_.daemon.View().candidate->waits,
+  EXPECT_EQ(job_.daemon.View().candidate().waits(),
             "run 1 (run-1) to reconnect, which owned the job before this daemon started, at "
             "most 10s");
   Speak(other);
   job_.ConnectAll();
   EXPECT_EQ(current(), "run-1");
   EXPECT_EQ(job_.daemon.state(), "IDLE");
-  EXPECT_EQ(job_.daemon.View().candidate->run_id, "run-2");
+  EXPECT_EQ(job_.daemon.View().candidate().run_id(), "run-2");
 }
 
 TEST_F(RunRegistryTest, ANewcomerOwnsTheJobWhenTheOneInForceDoesNotComeBackAfterARestart) {
@@ -377,11 +377,11 @@ TEST_F(RunRegistryTest, ANameThatHasEndedIsRefusedWithWhatToDoAlsoByNewProcesses
     EXPECT_EQ(Closed(0), absl::FailedPreconditionError(
                              "run run-1 of job train has ended: all 3 ranks finished; "
                              "to be balanced again, start all its ranks anew"));
-    EXPECT_THAT(job_.daemon.View().refusal, HasSubstr("has ended"));
+    EXPECT_THAT(job_.daemon.View().refusal(), HasSubstr("has ended"));
   }
-  EXPECT_EQ(job_.daemon.View().refused_hellos, 1);  // since the restart
+  EXPECT_EQ(job_.daemon.View().refused_hellos(), 1);  // since the restart
   job_.daemon.Advance(absl::Minutes(11));
-  EXPECT_EQ(job_.daemon.View().refusal, "");
+  EXPECT_EQ(job_.daemon.View().refusal(), "");
 }
 
 TEST_F(RunRegistryTest, ACandidateThatFailedOrFinishedNeverComesBackAlsoAfterARestart) {
@@ -392,11 +392,11 @@ TEST_F(RunRegistryTest, ACandidateThatFailedOrFinishedNeverComesBackAlsoAfterARe
     std::vector<FakeRank> owner = job.ranks;
     job.ranks = OtherRun(job, "run-2");
     job.ConnectAll();
-    ASSERT_EQ(job.daemon.View().candidate->registered, 3);
+    ASSERT_EQ(job.daemon.View().candidate().registered_ranks(), 3);
     for (const FakeRank& rank : job.ranks) {
       job.daemon.Say(rank.session, wire::Goodbye{failed ? "no memory" : "finished", {}, failed});
     }
-    EXPECT_FALSE(job.daemon.View().candidate.has_value());
+    EXPECT_FALSE(job.daemon.View().has_candidate());
     for (const bool restart : {false, true}) {
       if (restart) job.daemon.Restart();
       job.Connect(0);
@@ -426,7 +426,7 @@ TEST_F(RunRegistryTest, ACandidateThatDoesNotGatherGivesWayToTheNextAndItsRanksM
   job_.Connect(0);
   EXPECT_EQ(Closed(0), absl::OkStatus());
   EXPECT_EQ(job_.daemon.ClosedWith(gathering)->code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(job_.daemon.View().candidate->run_id, "run-3");
+  EXPECT_EQ(job_.daemon.View().candidate().run_id(), "run-3");
 }
 
 TEST_F(RunRegistryTest, ACandidateIsServedOnceTheOneInForceHasFinished) {

@@ -24,23 +24,23 @@ TEST(RunTest, ANewOneReplacesTheOldWhenAllItsRanksSaidHello) {
   TakeOver(job, "run-2");
   job.Connect(0);
   job.Connect(1);
-  EXPECT_EQ(job.daemon.View().run_id, "run-1");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-1");
   EXPECT_EQ(job.daemon.state(), "PREPARING");
   job.Connect(2);
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-2");
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.ClosedWith(old_session)->code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(job.daemon.CountEvents("withdrawn"), 1);
-  EXPECT_EQ(job.daemon.View().last_window_last_step, 0);
+  EXPECT_EQ(job.daemon.View().last_window_last_step(), 0);
 }
 
 TEST(RunTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
   ConnectedJob job;
-  EXPECT_EQ(job.daemon.View().took_over, "");
+  EXPECT_EQ(job.daemon.View().took_over(), "");
   job.Disconnect(2);
   TakeOver(job, "run-2");
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().took_over, "run-1");
+  EXPECT_EQ(job.daemon.View().took_over(), "run-1");
   EXPECT_EQ(job.daemon.LastReason("taken_over"),
             "run run-2 took over from run-1 while 2 of its 3 ranks were still "
             "connected: a restart, or two jobs of one name");
@@ -48,35 +48,35 @@ TEST(RunTest, TakingOverFromRanksThatAreStillConnectedIsTold) {
   job.daemon.Advance(absl::Seconds(11));
   job.Relaunch("run-3");
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().run_id, "run-3");
-  EXPECT_EQ(job.daemon.View().took_over, "");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-3");
+  EXPECT_EQ(job.daemon.View().took_over(), "");
   EXPECT_EQ(job.daemon.CountEvents("taken_over"), 1);
 }
 
 TEST(RunTest, TheViewTellsHowItEnded) {
   ConnectedJob job;
-  EXPECT_EQ(job.daemon.View().ending, std::nullopt);
+  EXPECT_EQ(job.daemon.View().ending(), v1::RUN_ENDING_UNSPECIFIED);
   job.Disconnect(2);
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job.daemon.View().ending, RunEnding::kLost);
-  EXPECT_EQ(job.daemon.View().state, JobState::kLost);
-  EXPECT_EQ(job.daemon.View().end_reason,
+  EXPECT_EQ(job.daemon.View().ending(), v1::RUN_ENDING_LOST);
+  EXPECT_EQ(job.daemon.View().state(), v1::JOB_STATE_LOST);
+  EXPECT_EQ(job.daemon.View().end_reason(),
             "rank 2 was lost at 00:00:00 UTC, after step 0 (its stream ended without a close) and "
             "did not reconnect within 10s");
   job.Connect(2);
-  EXPECT_EQ(job.daemon.View().ending, std::nullopt);
-  EXPECT_EQ(job.daemon.View().end_reason, "");
+  EXPECT_EQ(job.daemon.View().ending(), v1::RUN_ENDING_UNSPECIFIED);
+  EXPECT_EQ(job.daemon.View().end_reason(), "");
   job.Fail(0);
-  EXPECT_EQ(job.daemon.View().ending, RunEnding::kFailed);
-  EXPECT_EQ(job.daemon.View().state, JobState::kFailed);
-  EXPECT_EQ(job.daemon.View().waiting_for, "");
+  EXPECT_EQ(job.daemon.View().ending(), v1::RUN_ENDING_FAILED);
+  EXPECT_EQ(job.daemon.View().state(), v1::JOB_STATE_FAILED);
+  EXPECT_EQ(job.daemon.View().waiting_for(), "");
   job.Relaunch("run-2");
   job.ConnectAll();
   job.FinishAll();
-  EXPECT_EQ(job.daemon.View().ending, RunEnding::kFinished);
-  EXPECT_EQ(job.daemon.View().state, JobState::kFinished);
-  EXPECT_EQ(job.daemon.View().waiting_for, "");
-  EXPECT_EQ(job.daemon.View().end_reason, "all 3 ranks finished");
+  EXPECT_EQ(job.daemon.View().ending(), v1::RUN_ENDING_FINISHED);
+  EXPECT_EQ(job.daemon.View().state(), v1::JOB_STATE_FINISHED);
+  EXPECT_EQ(job.daemon.View().waiting_for(), "");
+  EXPECT_EQ(job.daemon.View().end_reason(), "all 3 ranks finished");
 }
 
 TEST(RunTest, AGatheringOneWithADeadRankIsForgotten) {
@@ -87,7 +87,7 @@ TEST(RunTest, AGatheringOneWithADeadRankIsForgotten) {
   job.Disconnect(1);
   job.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(job.ClosedWith(0)->code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(job.daemon.View().run_id, "run-1");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-1");
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
@@ -100,7 +100,7 @@ TEST(RunTest, AFailedGoodbyeEndsItNamingTheRanksThatDidNotVote) {
   EXPECT_EQ(job.daemon.state(), "FAILED");
   EXPECT_EQ(Only<wire::Cancel>(job.SentTo(1)).size(), 1u);
   EXPECT_EQ(job.ClosedWith(1), std::nullopt);
-  EXPECT_EQ(job.daemon.View().waiting_for, "");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "");
   job.Report(10, 29);
   EXPECT_EQ(job.daemon.num_solves(), 1);
 }
@@ -112,7 +112,7 @@ TEST(RunTest, AfterAFailureTheNextOneIsCurrentAtOnce) {
   const SessionId survivor = job.ranks[1].session;
   job.Relaunch("run-2");
   job.Connect(0);
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-2");
   EXPECT_EQ(job.daemon.state(), "RECOVERING");
   EXPECT_EQ(job.daemon.ClosedWith(survivor)->code(), absl::StatusCode::kFailedPrecondition);
 }
@@ -132,7 +132,7 @@ void CommitOneOfTwo(TestJob& job) {
   job.Propose(Exchanged({0, 1, 2, 3}));
   job.Deliver();
   ASSERT_TRUE(job.VoteAndDeliver(29));
-  ASSERT_EQ(job.daemon.View().version, 1);
+  ASSERT_EQ(job.daemon.View().version(), 1);
   job.Fail(0);
   ASSERT_EQ(*job.daemon.core().NextVersion(kJob), 3);
   job.daemon.Restart();
@@ -146,7 +146,7 @@ TEST(RunTest, ANewShapeBeginsAboveEveryVersionEverGivenOutAlsoAfterARestart) {
   RelaunchInAnotherShape(job, fresh);
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.daemon.View().version, 3);
+  EXPECT_EQ(job.daemon.View().version(), 3);
   EXPECT_EQ(job.daemon.stored().at(kJob).version, 3);
   EXPECT_EQ(job.daemon.stored().at(kJob).next_version, 4);
   EXPECT_EQ(job.daemon.CountEvents("version_reused"), 0);
@@ -201,7 +201,7 @@ TEST(RunTest, ALongAbsenceEndsItAndTheSameProcessesResumeIt) {
             "run run-1 ended: rank 1 was lost at 00:00:00 UTC, after step 9 (its stream "
             "ended without a close) and did not reconnect within 10s; rank 2 was lost within "
             "0.00 s after it");
-  EXPECT_THAT(job.daemon.View().waiting_for, HasSubstr("its ranks to reconnect"));
+  EXPECT_THAT(job.daemon.View().waiting_for(), HasSubstr("its ranks to reconnect"));
   job.Connect(1);
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(job.daemon.CountEvents("run_resumed"), 0);
@@ -218,16 +218,16 @@ TEST(RunTest, OneThatGathersReplacesALostOneOnceAllItsRanksAreThere) {
   job.Relaunch("run-2");
   job.Connect(0);
   job.Connect(1);  // rank 2 never comes
-  EXPECT_EQ(job.daemon.View().run_id, "run-1");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-1");
   job.daemon.Advance(absl::Seconds(11));
-  EXPECT_EQ(job.daemon.View().run_id, "run-1");  // it may still come back
+  EXPECT_EQ(job.daemon.View().run_id(), "run-1");  // it may still come back
   EXPECT_EQ(job.daemon.state(), "LOST");
-  ASSERT_TRUE(job.daemon.View().candidate.has_value());
-  EXPECT_EQ(job.daemon.View().candidate->waits, "rank 2 to register");
+  ASSERT_TRUE(job.daemon.View().has_candidate());
+  EXPECT_EQ(job.daemon.View().candidate().waits(), "rank 2 to register");
   job.daemon.AdvanceSeconds(70);
   EXPECT_EQ(job.daemon.LastReason("stalled").substr(0, 10), "candidate:");
   job.Connect(2);
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-2");
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
 
@@ -237,8 +237,8 @@ TEST(RunTest, OneThatGathersIsCurrentWhenTheOldOneFails) {
   job.Relaunch("run-2");
   job.Connect(0);
   job.daemon.Say(old, wire::Goodbye{"out of memory", {}, true});
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
-  EXPECT_EQ(job.daemon.View().waiting_for, "ranks 1, 2 to register");
+  EXPECT_EQ(job.daemon.View().run_id(), "run-2");
+  EXPECT_EQ(job.daemon.View().waiting_for(), "ranks 1, 2 to register");
   EXPECT_EQ(job.daemon.CountEvents("run_ended"), 1);
 }
 
@@ -257,13 +257,13 @@ TEST(RunTest, ALostOneWhoseRanksAllFinishHasFinished) {
 TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
   ConnectedJob job;
   for (const int32_t rank : {0, 1, 2}) {
-    EXPECT_EQ(job.daemon.View().ending, std::nullopt);
+    EXPECT_EQ(job.daemon.View().ending(), v1::RUN_ENDING_UNSPECIFIED);
     job.daemon.Say(job.ranks[rank].session, wire::Moved{7, "10.0.0.2:7750"});
     EXPECT_TRUE(job.ClosedWith(rank)->ok());
   }
   EXPECT_EQ(job.daemon.state(), "LOST");
-  EXPECT_TRUE(job.daemon.View().led_elsewhere);
-  EXPECT_EQ(job.daemon.View().end_reason,
+  EXPECT_TRUE(job.daemon.View().led_elsewhere());
+  EXPECT_EQ(job.daemon.View().end_reason(),
             "its ranks continue with eplbd at 10.0.0.2:7750, which leads with term 7; this one led "
             "with term 1");
   EXPECT_EQ(job.daemon.CountEvents("stepped_down"), 1);
@@ -276,8 +276,8 @@ TEST(RunTest, OneWhoseRanksAllMovedToAnotherDaemonIsLostAtOnceWithThatReason) {
   for (FakeRank& rank : job.ranks) rank.identity.highest_term = 7;
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_FALSE(job.daemon.View().led_elsewhere);
-  EXPECT_EQ(job.daemon.View().term, 8);
+  EXPECT_FALSE(job.daemon.View().led_elsewhere());
+  EXPECT_EQ(job.daemon.View().term(), 8);
 }
 
 TEST(RunTest, ARankThatMovedAloneAndStaysAwayIsNamedWithWhereItWent) {
@@ -285,10 +285,10 @@ TEST(RunTest, ARankThatMovedAloneAndStaysAwayIsNamedWithWhereItWent) {
   job.daemon.Say(job.ranks[1].session, wire::Moved{7, "b:1"});
   job.daemon.Advance(absl::Seconds(11));
   EXPECT_EQ(
-      job.daemon.View().end_reason,
+      job.daemon.View().end_reason(),
       "rank 1 did not reconnect within 10s; its ranks continue with eplbd at b:1, which leads "
       "with term 7; this one led with term 1");
-  EXPECT_TRUE(job.daemon.View().led_elsewhere);
+  EXPECT_TRUE(job.daemon.View().led_elsewhere());
 }
 
 TEST(RunTest, TheLeaderIsTheDaemonThatRunsThisRun) {

@@ -69,7 +69,7 @@ TEST(DecisionContextTest, AStallIsNotRecordedAboveTheBudget) {
   refused.nonce = 7;
   (void)job.daemon.Join(refused);  // and the job is stalled: "refused"
   job.daemon.AdvanceSeconds(7);
-  EXPECT_EQ(job.daemon.View().stalled, "refused");
+  EXPECT_EQ(job.daemon.View().stalled(), "refused");
   EXPECT_EQ(job.daemon.CountEvents("stalled"), 0);
   EXPECT_EQ(job.daemon.core().counters().events_left_out, left_out + 1);
 }

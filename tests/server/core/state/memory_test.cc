@@ -101,15 +101,15 @@ TEST(MemoryTest, ALostStoreComesBackFromTheRanks) {
   ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.mode = "observe", .every_steps = 70}}).ok());
-  const std::string reason = job.daemon.View().pause_reason;
+  const std::string reason = job.daemon.View().pause_reason();
   job.Deliver();
   job.daemon.LoseStore();
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_TRUE(job.daemon.View().paused);
-  EXPECT_EQ(job.daemon.View().pause_reason, reason);
-  EXPECT_TRUE(job.daemon.View().settings.observe);
-  EXPECT_EQ(job.daemon.View().settings.every_steps, 70);
+  EXPECT_TRUE(job.daemon.View().paused());
+  EXPECT_EQ(job.daemon.View().pause_reason(), reason);
+  EXPECT_EQ(job.daemon.View().policy().mode(), "observe");
+  EXPECT_EQ(job.daemon.View().policy().every_steps(), 70);
   EXPECT_THAT(job.daemon.LastReason("memory_recalled"), HasSubstr("paused"));
   EXPECT_TRUE(job.daemon.stored().at(kJob).memory.paused) << "and is stored again";
 }
@@ -139,7 +139,7 @@ TEST(MemoryTest, OfTwoRanksTheOneWithTheNewerMemoryIsBelieved) {
     job.daemon.LoseStore();
     for (const int32_t rank : order) job.Connect(rank);
     EXPECT_EQ(job.daemon.state(), "IDLE");
-    EXPECT_FALSE(job.daemon.View().paused);
+    EXPECT_FALSE(job.daemon.View().paused());
   }
 }
 
@@ -154,8 +154,8 @@ TEST(MemoryTest, ARankNeitherLiftsAPauseNorAQuarantineThatTheStoreRemembers) {
   }
   job.daemon.Restart();
   job.ConnectAll();
-  EXPECT_TRUE(job.daemon.View().paused);
-  EXPECT_EQ(job.daemon.View().settings.every_steps, 90);
+  EXPECT_TRUE(job.daemon.View().paused());
+  EXPECT_EQ(job.daemon.View().policy().every_steps(), 90);
 
   TestJob other;
   Quarantined(other);
@@ -180,7 +180,7 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
     job.daemon.LoseStore();
     job.ConnectAll();
     EXPECT_EQ(job.daemon.state(), "IDLE") << "a Hello is not refused for its memory";
-    return job.daemon.View().paused;
+    return job.daemon.View().paused();
   };
   EXPECT_TRUE(after([](wire::JobMemory&) {}));
   // A daemon may have it from a rank of another run.
@@ -206,14 +206,14 @@ TEST(MemoryTest, APauseThatOneRankBroughtBackOutlivesTheNextRestart) {
   job.daemon.LoseStore();
   job.Connect(1);  // the others never come back, and so no rank says what runs
   job.daemon.Restart();
-  EXPECT_TRUE(job.daemon.View().paused);
-  EXPECT_EQ(job.daemon.View().version, 0);
+  EXPECT_TRUE(job.daemon.View().paused());
+  EXPECT_EQ(job.daemon.View().version(), 0);
   for (FakeRank& rank : job.ranks) rank.identity.memory = {};
   job.Connect(1);
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_TRUE(job.daemon.View().paused());
   ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
   job.daemon.Restart();
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
 }
@@ -229,11 +229,11 @@ TEST(MemoryTest, WhatALaterRunCarriesCountsAfterAnEarlierOneWasLedAgain) {
   job.daemon.LoseStore();
   std::swap(job.ranks, earlier);
   job.ConnectAll();
-  ASSERT_FALSE(job.daemon.View().paused);
+  ASSERT_FALSE(job.daemon.View().paused());
   std::swap(job.ranks, earlier);
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
-  EXPECT_TRUE(job.daemon.View().paused);
+  EXPECT_EQ(job.daemon.View().run_id(), "run-2");
+  EXPECT_TRUE(job.daemon.View().paused());
 }
 
 // A run that began at a checkpoint has not seen the versions after it.
@@ -259,21 +259,21 @@ TEST(MemoryTest, AJobThatAStoreMovedAsideDoesNotKnowStartsPaused) {
   job.daemon.LoseStore(kMovedAside);
   job.ConnectAll();
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_TRUE(job.daemon.View().paused);
-  EXPECT_EQ(job.daemon.View().pause_reason,
+  EXPECT_TRUE(job.daemon.View().paused());
+  EXPECT_EQ(job.daemon.View().pause_reason(),
             "the store was moved aside at 2026-11-18 11:06:40 UTC and did not know this job; look "
             "at the job, then use eplbctl resume");
   EXPECT_EQ(job.daemon.CountEvents("unknown_job_paused"), 1);
-  EXPECT_TRUE(job.daemon.View().paused_by_lost_store);
+  EXPECT_TRUE(job.daemon.View().paused_by_lost_store());
   job.daemon.Restart();
   job.ConnectAll();
-  EXPECT_TRUE(job.daemon.View().paused_by_lost_store) << "a restart changes nothing";
+  EXPECT_TRUE(job.daemon.View().paused_by_lost_store()) << "a restart changes nothing";
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
-  EXPECT_FALSE(job.daemon.View().paused_by_lost_store) << "now it is an operator's choice";
+  EXPECT_FALSE(job.daemon.View().paused_by_lost_store()) << "now it is an operator's choice";
   ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
   job.daemon.Restart();
   job.ConnectAll();
-  EXPECT_FALSE(job.daemon.View().paused) << "somebody has looked";
+  EXPECT_FALSE(job.daemon.View().paused()) << "somebody has looked";
 }
 
 TEST(MemoryTest, AJobThatComesLongAfterTheStoreWasMovedAsideIsNotPaused) {
@@ -285,7 +285,7 @@ TEST(MemoryTest, AJobThatComesLongAfterTheStoreWasMovedAsideIsNotPaused) {
   job.daemon.LoseStore(kMovedAside);
   job.daemon.Advance(absl::Seconds(6));
   job.ConnectAll();
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
 }
 
 TEST(MemoryTest, TheTimeOfUnknownPausesIsCountedFromWhenTheStoreWasMovedAside) {
@@ -318,7 +318,7 @@ TEST(MemoryTest, AJobWithoutARunBeforeIsNotPausedByAStoreThatWasMovedAside) {
   TestJob job;
   job.daemon.LoseStore(kMovedAside);
   job.ConnectAll();
-  EXPECT_FALSE(job.daemon.View().paused);
+  EXPECT_FALSE(job.daemon.View().paused());
 }
 
 TEST(MemoryTest, CadenceSurvivesARestartAndALostStore) {
@@ -356,15 +356,15 @@ TEST(MemoryTest, TheAccountOfARunGoesOnAfterARestartAndEndsWithIt) {
     job.Vote(step);
   }
   job.Deliver();
-  ASSERT_EQ(job.daemon.View().commits, 2);
-  const std::optional<double> spent = job.daemon.View().spent_seconds;
+  ASSERT_EQ(job.daemon.View().commits(), 2);
+  const double spent = job.daemon.View().spent_seconds();
   EXPECT_EQ(spent, 0.5);
   job.daemon.Restart();
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().spent_seconds, spent);
+  EXPECT_EQ(job.daemon.View().spent_seconds(), spent);
   RelaunchWithMemory(job, "run-2");
-  EXPECT_EQ(job.daemon.View().run_id, "run-2");
-  EXPECT_FALSE(job.daemon.View().spent_seconds.has_value());
+  EXPECT_EQ(job.daemon.View().run_id(), "run-2");
+  EXPECT_FALSE(job.daemon.View().has_spent_seconds());
 }
 
 TEST(MemoryTest, AKeptDecisionIsOneWriteOfTheJobAndFourRanksAreTold) {

@@ -121,7 +121,7 @@ TEST(StepRateTest, AReportOfAnyRankTellsTheRate) {
   job.daemon.Say(job.ranks[0].session, TestReport(10, 19));
   job.daemon.Advance(absl::Seconds(10));
   job.daemon.Say(job.ranks[1].session, TestReport(20, 29));
-  EXPECT_DOUBLE_EQ(job.daemon.View().step_seconds.value(), 1);
+  EXPECT_DOUBLE_EQ(job.daemon.View().step_seconds(), 1);
 }
 
 constexpr int64_t kWindows = 4;
@@ -217,10 +217,10 @@ TEST(StepClaimsTest, AFirstHelloThatLiesDoesNotStopTheJobsSteps) {
   job.ranks[0].identity.step = kFar;
   for (const int32_t rank : {1, 2}) job.ranks[rank].identity.step = 1000;
   job.ConnectAll();
-  EXPECT_EQ(job.daemon.View().step, 1000);
+  EXPECT_EQ(job.daemon.View().step(), 1000);
   job.Train({1, 2}, 1000, 60);
-  EXPECT_EQ(job.daemon.View().step, 1599);
-  EXPECT_NE(job.daemon.View().stalled, "hung");
+  EXPECT_EQ(job.daemon.View().step(), 1599);
+  EXPECT_NE(job.daemon.View().stalled(), "hung");
 }
 
 TEST(StepClaimsTest, AFirstReportThatLiesDoesNotStopTheJobsSteps) {
@@ -235,7 +235,7 @@ TEST(StepClaimsTest, AFirstReportThatLiesDoesNotStopTheJobsSteps) {
   job.Connect(2);
   job.Deliver();
   job.Train({1, 2}, 0, 10);
-  EXPECT_EQ(job.daemon.View().step, 99);
+  EXPECT_EQ(job.daemon.View().step(), 99);
 }
 
 TEST(StepClaimsTest, WindowsFromBeforeItsHelloAreNoNewStepsOfTheFirstRankToComeBack) {
@@ -246,9 +246,9 @@ TEST(StepClaimsTest, WindowsFromBeforeItsHelloAreNoNewStepsOfTheFirstRankToComeB
     job.daemon.Say(job.ranks[0].session, TestReport(step, step + 9));
   }
   EXPECT_EQ(job.daemon.CountEvents("report_ahead"), 0);
-  EXPECT_EQ(job.daemon.View().step, 0);
+  EXPECT_EQ(job.daemon.View().step(), 0);
   job.Connect(1);
-  EXPECT_EQ(job.daemon.View().step, 5000);
+  EXPECT_EQ(job.daemon.View().step(), 5000);
 }
 
 TEST(StepClaimsTest, AnAnswerToWhatIsNotInFlightTellsNoStep) {
@@ -259,7 +259,7 @@ TEST(StepClaimsTest, AnAnswerToWhatIsNotInFlightTellsNoStep) {
                    wire::Failed{0, wire::FailedCode::kSuperseded, "not held", step});
     job.daemon.Say(job.ranks[1].session, wire::Applied{0, {}, step, 0, 0});
   }
-  EXPECT_EQ(job.daemon.View().step, 49);
+  EXPECT_EQ(job.daemon.View().step(), 49);
 }
 
 TEST(StepClaimsTest, AnAnswerFarAheadOfAllOthersTellsNoStep) {
@@ -267,7 +267,7 @@ TEST(StepClaimsTest, AnAnswerFarAheadOfAllOthersTellsNoStep) {
   ASSERT_TRUE(job.ranks[1].ready.has_value());
   job.daemon.Say(job.ranks[1].session, wire::Failed{job.ranks[1].ready->version,
                                                     wire::FailedCode::kTransfer, "late", kFar});
-  EXPECT_EQ(job.daemon.View().step, 9);
+  EXPECT_EQ(job.daemon.View().step(), 9);
 }
 
 }  // namespace

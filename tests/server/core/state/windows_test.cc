@@ -379,9 +379,9 @@ TEST_F(WindowsTest, LoadsOfAJobWhoseRanksAreGoneAreDroppedAndTheFiguresStay) {
   job.daemon.Advance(absl::Seconds(11));
   job.daemon.Advance(absl::Seconds(1));
   EXPECT_EQ(job.daemon.core().window_bytes(), 0);
-  EXPECT_EQ(job.daemon.View().last_window_last_step, 19);
-  EXPECT_EQ(job.daemon.View().coverage, 1);
-  EXPECT_GT(job.daemon.View().balancedness, 0);
+  EXPECT_EQ(job.daemon.View().last_window_last_step(), 19);
+  EXPECT_EQ(job.daemon.View().coverage(), 1);
+  EXPECT_GT(job.daemon.View().balancedness(), 0);
   job.ConnectAll();
   job.Report(10, 19);
   EXPECT_EQ(job.daemon.core().window_bytes(), 0) << "reports of those steps are old";

@@ -13,19 +13,19 @@ TEST(ConfigTest, AJobsOwnConfigurationIsOverTheDaemonsAndUnderTheOperators) {
   Config config = TestConfig();
   config.job_settings[kJob] = {.every_steps = 30, .min_gain = 0.3};
   ConnectedJob job(config);
-  EXPECT_EQ(job.daemon.View().settings.every_steps, 30);
-  EXPECT_EQ(job.daemon.View().settings.layers_per_chunk, 2);
+  EXPECT_EQ(job.daemon.View().policy().every_steps(), 30);
+  EXPECT_EQ(job.daemon.View().policy().layers_per_chunk(), 2);
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 50}}).ok());
   job.daemon.Restart();
-  EXPECT_EQ(job.daemon.View().settings.every_steps, 50);
-  EXPECT_EQ(job.daemon.View().settings.min_gain, 0.3);
+  EXPECT_EQ(job.daemon.View().policy().every_steps(), 50);
+  EXPECT_EQ(job.daemon.View().policy().min_gain(), 0.3);
 }
 
 TEST(ConfigTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
   StoredJob stored{kJob, 4, 9, Exchanged({1})};
   stored.memory.settings.policy_name = "of-another-version";
   const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
-  EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->settings.policy_name, "incremental");
+  EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->policy().name(), "incremental");
 }
 
 // Returns the policy of a job whose ranks register this split.
@@ -35,7 +35,7 @@ std::string PolicyOf(const Config& config, SplitMode split) {
   job.ConnectAll();
   job.Report(0, 9);
   EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy_name,
-            job.daemon.View().settings.policy_name);
+            job.daemon.View().policy().name());
   EXPECT_EQ(job.daemon.pending_solve()->question->planner.options.split, split);
   return job.daemon.pending_solve()->question->settings.policy_name;
 }

@@ -18,6 +18,7 @@
 namespace eplb::core {
 namespace {
 
+using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 using ::testing::Not;
 
@@ -53,23 +54,22 @@ void SayAll(TestJob& job, const wire::LoadReport& report) { job.SayAll(report); 
 
 TEST(MeasuredTest, ASwitchChangesNothingThatWasMeasuredBeforeIt) {
   const TestJob job = Switched();
-  const JobView view = job.daemon.View();
-  EXPECT_EQ(view.version, 2);
-  EXPECT_NEAR(view.balancedness.value(), kStatic, 1e-9)
-      << "the new placement has run no step of it";
-  EXPECT_EQ(view.measured_first_step, 0);
-  EXPECT_EQ(view.measured_last_step, 9);
-  EXPECT_NEAR(view.balancedness_predicted.value(), (kStatic + kEven) / 2, 1e-9);
-  EXPECT_FALSE(view.prediction_error.has_value()) << "no prediction was compared yet";
-  EXPECT_EQ(view.prediction_evidence, 0);
-  EXPECT_FALSE(view.balancedness_seen.has_value());
+  const v1::JobStatus view = job.daemon.View();
+  EXPECT_EQ(view.version(), 2);
+  EXPECT_NEAR(view.balancedness(), kStatic, 1e-9) << "the new placement has run no step of it";
+  EXPECT_EQ(view.measured_first_step(), 0);
+  EXPECT_EQ(view.measured_last_step(), 9);
+  EXPECT_NEAR(view.balancedness_predicted(), (kStatic + kEven) / 2, 1e-9);
+  EXPECT_FALSE(view.has_prediction_error()) << "no prediction was compared yet";
+  EXPECT_TRUE(view.has_prediction_evidence() && view.prediction_evidence() == 0);
+  EXPECT_FALSE(view.has_balancedness_seen());
 }
 
 TEST(MeasuredTest, AWindowWithSwitchesCountsEachStepUnderItsOwnPlacement) {
   TestJob job = Switched();
   SayAll(job, MixedReport());
-  const JobView view = job.daemon.View();
-  EXPECT_EQ(view.measured_first_step, 10);
+  const v1::JobStatus view = job.daemon.View();
+  EXPECT_EQ(view.measured_first_step(), 10);
   // From each 100 tokens of experts 0 and 1, 60 ran on GPU 0 in every layer. The other 40 ran under
   // version 2, with expert 1 on GPU 1. Experts 2 .. 5 ran 10 tokens each under version 1, under
   // which layers 0 and 1 have expert 2 on GPU 0.
@@ -80,15 +80,15 @@ TEST(MeasuredTest, AWindowWithSwitchesCountsEachStepUnderItsOwnPlacement) {
   gpu_loads.row(3) = gpu_loads.row(2);
   gpu_loads *= 3;  // ranks
   const Evaluation expected = EvaluateGpuLoads(gpu_loads, 3);
-  EXPECT_NEAR(view.balancedness.value(), *expected.mean_balancedness, 1e-12);
-  ASSERT_EQ(view.layer_balancedness.size(), 4u);
-  EXPECT_NEAR(view.layer_balancedness[2].value(), *expected.balancedness[2], 1e-12);
-  EXPECT_NEAR(view.balancedness_static.value(), kStatic, 1e-9);
+  EXPECT_NEAR(view.balancedness(), *expected.mean_balancedness, 1e-12);
+  ASSERT_EQ(view.layer_balancedness_size(), 4);
+  EXPECT_NEAR(view.layer_balancedness(2), *expected.balancedness[2], 1e-12);
+  EXPECT_NEAR(view.balancedness_static(), kStatic, 1e-9);
   const WindowView window = job.daemon.core().NewestWindow(kJob).value();
   ASSERT_NE(window.on_gpus, nullptr);
   EXPECT_TRUE(window.on_gpus->loads.isApprox(gpu_loads));
   EXPECT_EQ(window.on_gpus->versions, (std::vector<int64_t>{0, 1, 2}));
-  EXPECT_FALSE(view.balancedness_seen.has_value()) << "not all of its steps ran under version 2";
+  EXPECT_FALSE(view.has_balancedness_seen()) << "not all of its steps ran under version 2";
 }
 
 TEST(MeasuredTest, WhatFollowedAPredictionIsOfTheFirstWindowAllUnderItsLastPlacement) {
@@ -100,7 +100,7 @@ TEST(MeasuredTest, WhatFollowedAPredictionIsOfTheFirstWindowAllUnderItsLastPlace
   EXPECT_EQ(plan.seen_first_step, 20);
   EXPECT_EQ(plan.seen_last_step, 29);
   EXPECT_EQ(job.daemon.plans().at(1), plan) << "stored";
-  EXPECT_EQ(job.daemon.View().balancedness_seen, plan.balancedness_seen);
+  EXPECT_EQ(job.daemon.View().balancedness_seen(), plan.balancedness_seen);
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   job.Report(30, 39);
   EXPECT_EQ(job.daemon.plans().at(1).seen_first_step, 20) << "the first one stays";
@@ -124,7 +124,7 @@ TEST(MeasuredTest, APlanThatAnotherFollowedAtOnceHasSeenNothing) {
   EXPECT_FALSE(job.daemon.plans().at(1).balancedness_seen.has_value());
   EXPECT_NEAR(job.daemon.plans().at(2).balancedness_seen.value(), kEven, 1e-9);
   EXPECT_EQ(job.daemon.plans().at(3).result, PlanResult::kKept);
-  EXPECT_NEAR(job.daemon.View().balancedness_seen.value(), kEven, 1e-9) << "of plan 2";
+  EXPECT_NEAR(job.daemon.View().balancedness_seen(), kEven, 1e-9) << "of plan 2";
 }
 
 TEST(MeasuredTest, BetweenTwoChunksAWindowIsWhatFollowedSoFarUntilTheNextOne) {
@@ -165,15 +165,15 @@ TEST(MeasuredTest, AfterARestartNothingIsMeasuredThatThePlacementIsNotKnownOf) {
   for (FakeRank& rank : job.ranks) rank.session = 0;
   job.ConnectAll();
   SayAll(job, MixedReport());
-  JobView view = job.daemon.View();
-  EXPECT_EQ(view.last_window_last_step, 19);
-  EXPECT_FALSE(view.balancedness.has_value()) << "versions 0 and 1 were before this daemon";
+  v1::JobStatus view = job.daemon.View();
+  EXPECT_EQ(view.last_window_last_step(), 19);
+  EXPECT_FALSE(view.has_balancedness()) << "versions 0 and 1 were before this daemon";
   EXPECT_EQ(job.daemon.core().NewestWindow(kJob)->on_gpus, nullptr);
   EXPECT_EQ(job.daemon.core().counters().windows_unmeasured, 1);
   job.Report(20, 29);
   view = job.daemon.View();
-  EXPECT_NEAR(view.balancedness.value(), kEven, 1e-9);
-  EXPECT_NEAR(view.balancedness_seen.value(), kEven, 1e-9);
+  EXPECT_NEAR(view.balancedness(), kEven, 1e-9);
+  EXPECT_NEAR(view.balancedness_seen(), kEven, 1e-9);
 }
 
 TEST(MeasuredTest, RanksThatDisagreeLeaveTheWindowUnmeasuredAndAreNamedOnce) {
@@ -185,10 +185,10 @@ TEST(MeasuredTest, RanksThatDisagreeLeaveTheWindowUnmeasuredAndAreNamedOnce) {
       job.daemon.Say(rank.session, report);
     }
   }
-  const JobView view = job.daemon.View();
-  EXPECT_EQ(view.last_window_last_step, 39) << "windows are complete and decided on all the same";
-  EXPECT_EQ(view.measured_last_step, 9) << "the newest one that is known stays";
-  EXPECT_NEAR(view.balancedness.value(), kStatic, 1e-9);
+  const v1::JobStatus view = job.daemon.View();
+  EXPECT_EQ(view.last_window_last_step(), 39) << "windows are complete and decided on all the same";
+  EXPECT_EQ(view.measured_last_step(), 9) << "the newest one that is known stays";
+  EXPECT_NEAR(view.balancedness(), kStatic, 1e-9);
   EXPECT_EQ(job.daemon.CountEvents("placements_differ"), 1);
   EXPECT_EQ(job.daemon.LastReason("placements_differ"),
             "steps 20..29: rank 1 does not report the placements that the other ranks report "
@@ -201,8 +201,8 @@ TEST(MeasuredTest, ARankThatHadTooManyPartsLeavesTheWindowUnmeasured) {
   report.version = 2;
   report.parts_unknown = true;
   SayAll(job, report);
-  EXPECT_EQ(job.daemon.View().last_window_last_step, 29);
-  EXPECT_EQ(job.daemon.View().measured_last_step, 9);
+  EXPECT_EQ(job.daemon.View().last_window_last_step(), 29);
+  EXPECT_EQ(job.daemon.View().measured_last_step(), 9);
   EXPECT_EQ(job.daemon.CountEvents("placements_differ"), 0);
 }
 
@@ -235,21 +235,21 @@ TEST(MeasuredTest, AJobThatStaysWorseThanWithoutEplbIsNamedAndItsDecisionsExplai
   };
   say(0);
   say(10);
-  EXPECT_NEAR(job.daemon.View().balancedness.value(), 0.4, 1e-9);
-  EXPECT_NEAR(job.daemon.View().balancedness_without_eplb.value(), kEven, 1e-9);
-  EXPECT_EQ(job.daemon.View().worse_reason, "") << "two windows may be chance";
+  EXPECT_NEAR(job.daemon.View().balancedness(), 0.4, 1e-9);
+  EXPECT_NEAR(job.daemon.View().balancedness_without_eplb(), kEven, 1e-9);
+  EXPECT_EQ(job.daemon.View().worse_reason(), "") << "two windows may be chance";
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
   EXPECT_THAT(job.NewestPlan().reason, Not(HasSubstr("without EPLB")));
   say(20);
   const std::string worse =
       "less even than without EPLB for 3 windows in a row: balancedness 0.400 against 0.727 on "
       "steps 20..29";
-  EXPECT_EQ(job.daemon.View().worse_reason, worse);
+  EXPECT_EQ(job.daemon.View().worse_reason(), worse);
   say(30);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
   EXPECT_THAT(job.NewestPlan().reason, HasSubstr("; less even than without EPLB for 4 windows"));
   job.Report(40, 49);  // experts 0 and 1: even under this placement
-  EXPECT_EQ(job.daemon.View().worse_reason, "");
+  EXPECT_EQ(job.daemon.View().worse_reason(), "");
 }
 
 TEST(MeasuredTest, TheAccountIsWhatWasMeasuredAgainstOneSlotPerExpert) {
@@ -259,11 +259,11 @@ TEST(MeasuredTest, TheAccountIsWhatWasMeasuredAgainstOneSlotPerExpert) {
   job.SetRunning(Exchanged({0, 1, 2, 3}), 3);
   job.ConnectAll();
   job.Report(0, 9);
-  EXPECT_NEAR(job.daemon.View().saved_seconds.value(), 4 * 3 * (200 - 110) * 1e-6, 1e-12);
-  EXPECT_FALSE(job.daemon.View().spent_seconds.has_value()) << "nothing was switched";
+  EXPECT_NEAR(job.daemon.View().saved_seconds(), 4 * 3 * (200 - 110) * 1e-6, 1e-12);
+  EXPECT_FALSE(job.daemon.View().has_spent_seconds()) << "nothing was switched";
   const TestJob unpriced = Switched();
-  EXPECT_FALSE(unpriced.daemon.View().saved_seconds.has_value());
-  EXPECT_EQ(unpriced.daemon.View().spent_seconds, 0.5) << "two chunks of 0.25 s";
+  EXPECT_FALSE(unpriced.daemon.View().has_saved_seconds());
+  EXPECT_EQ(unpriced.daemon.View().spent_seconds(), 0.5) << "two chunks of 0.25 s";
 }
 
 TEST(MeasuredTest, AnAccountThatAnOlderDaemonCountedOtherwiseIsNotContinued) {
@@ -285,7 +285,8 @@ TEST(MeasuredTest, AnAccountThatAnOlderDaemonCountedOtherwiseIsNotContinued) {
       rank.identity.memory = {};
     }
     job.ConnectAll();
-    EXPECT_EQ(job.daemon.View().saved_seconds, older ? std::nullopt : std::optional<double>(5));
+    EXPECT_EQ(job.daemon.View().has_saved_seconds(), !older);
+    EXPECT_EQ(job.daemon.View().saved_seconds(), older ? 0 : 5);
   }
 }
 
@@ -324,13 +325,13 @@ wire::LoadReport SplitReport(int64_t first_step, int64_t last_step) {
 TEST(MeasuredTest, OfAJobThatSplitsBatchesWhatTheSplitsGaveIsMeasured) {
   TestJob job = SplitJob();
   SayAll(job, SplitReport(0, 9));
-  const JobView view = job.daemon.View();
-  EXPECT_EQ(view.split, "batch");
-  EXPECT_EQ(view.measured_split, SplitMode::kBatch);
-  EXPECT_NEAR(view.balancedness.value(), 240.0 / 640, 1e-12);
-  EXPECT_EQ(view.layer_balancedness, std::vector<std::optional<double>>(4, 240.0 / 640));
-  EXPECT_NEAR(view.balancedness_static.value(), 240.0 / 660, 1e-12) << "of the batches, too";
-  EXPECT_NEAR(view.balancedness_without_eplb.value(), 240.0 / 680, 1e-12);
+  const v1::JobStatus view = job.daemon.View();
+  EXPECT_EQ(view.split(), "batch");
+  EXPECT_EQ(view.measured_split(), "batch");
+  EXPECT_NEAR(view.balancedness(), 240.0 / 640, 1e-12);
+  EXPECT_THAT(view.layer_balancedness(), ElementsAre(0.375, 0.375, 0.375, 0.375));
+  EXPECT_NEAR(view.balancedness_static(), 240.0 / 660, 1e-12) << "of the batches, too";
+  EXPECT_NEAR(view.balancedness_without_eplb(), 240.0 / 680, 1e-12);
   EXPECT_EQ(job.daemon.core().NewestWindow(kJob)->on_gpus, nullptr) << "not known of a batch";
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   const Plan plan = job.NewestPlan();
@@ -349,14 +350,14 @@ TEST(MeasuredTest, PeaksOfBatchesThatAnOlderLibraryDoesNotReportAreNotReplacedBy
   older.split_peaks_static.clear();
   older.split_peaks_without_eplb.clear();
   SayAll(job, older);
-  JobView view = job.daemon.View();
-  EXPECT_NEAR(view.balancedness.value(), 240.0 / 640, 1e-12);
-  EXPECT_FALSE(view.balancedness_static.has_value());
-  EXPECT_FALSE(view.balancedness_without_eplb.has_value());
-  EXPECT_FALSE(view.saved_seconds.has_value());
+  v1::JobStatus view = job.daemon.View();
+  EXPECT_NEAR(view.balancedness(), 240.0 / 640, 1e-12);
+  EXPECT_FALSE(view.has_balancedness_static());
+  EXPECT_FALSE(view.has_balancedness_without_eplb());
+  EXPECT_FALSE(view.has_saved_seconds());
   SayAll(job, SplitReport(10, 19));
   view = job.daemon.View();
-  EXPECT_NEAR(view.saved_seconds.value(), 4 * (680 - 640) * 1e-6, 1e-12);
+  EXPECT_NEAR(view.saved_seconds(), 4 * (680 - 640) * 1e-6, 1e-12);
 }
 
 TEST(MeasuredTest, OfAJobThatSplitsBatchesAPredictionIsComparedWithWhatItsBatchesGave) {
@@ -397,14 +398,14 @@ TEST(MeasuredTest, WhatWasMeasuredBeforeADecisionIsTheMeanOverItsWindows) {
 TEST(MeasuredTest, WhereSplitsAreNotReportedEqualSharesAreMeasuredByName) {
   TestJob job = SplitJob();
   job.Report(0, 9);
-  EXPECT_EQ(job.daemon.View().measured_split, SplitMode::kEqual);
-  EXPECT_NEAR(job.daemon.View().balancedness.value(), kStatic, 1e-9);
+  EXPECT_EQ(job.daemon.View().measured_split(), "equal");
+  EXPECT_NEAR(job.daemon.View().balancedness(), kStatic, 1e-9);
   wire::LoadReport partial = SplitReport(10, 19);
   partial.split_tokens[2] = 719;  // a batch was not recorded
   SayAll(job, partial);
-  EXPECT_EQ(job.daemon.View().measured_split, SplitMode::kEqual);
+  EXPECT_EQ(job.daemon.View().measured_split(), "equal");
   SayAll(job, SplitReport(20, 29));
-  EXPECT_EQ(job.daemon.View().measured_split, SplitMode::kBatch);
+  EXPECT_EQ(job.daemon.View().measured_split(), "batch");
 }
 
 TEST(MeasuredTest, ASplitOfAJobThatSharesEquallyIsRefused) {
