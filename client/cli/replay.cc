@@ -17,9 +17,7 @@
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "placement/decision/rebalance.h"
-#include "placement/policies/registry.h"
 #include "proto/wire/message_json.h"
-#include "proto/wire/settings.h"
 
 #include <nlohmann/json.hpp>
 
@@ -75,6 +73,12 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
   return replay;
 }
 
+int32_t SlotsOf(const ReplayCommandOptions& options, const Load& load) {
+  if (options.slots) return *options.slots;
+  const int32_t gpus = std::max(options.frame.gpus, 1);
+  return (load.num_experts() + gpus - 1) / gpus * gpus;
+}
+
 // A replay, and what it was of.
 struct Replayed {
   Topology topology;
@@ -87,8 +91,9 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
   EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
   EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
   EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options));
+  const Load& first = trace.windows.front();
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
-                        MakeTopology(options.frame, trace.windows.front(), options.slots));
+                        MakeTopology(options.frame, first, SlotsOf(options, first)));
   const ReplayTrace windows{trace.windows, trace.steps};
   std::optional<ReplayPage> page;
   if (!options.html.empty()) {
@@ -211,12 +216,13 @@ void AddReplay(const Flags& root) {
   auto [flags, options] = AddCommand<ReplayCommandOptions>(
       root, "replay", "Apply the daemon's decision rules to a recorded trace", &RunReplay);
   flags
-      .Text("--trace", "FILE", options.trace,
+      .Text("trace,--trace", "FILE", options.trace,
             "Windows: JSON lines, .npy, .npz or .pt of three dimensions, or what other systems "
             "record")
       .Required();
   AddLoadReading(flags, options.reading);
-  AddInteger(flags, "--slots", "S", options.slots, "Slots of a layer over all GPUs").Required();
+  AddInteger(flags, "--slots", "S", options.slots,
+             "Slots of a layer over all GPUs [one an expert, rounded up to full GPUs]");
   AddShapeOptions(flags, options.frame);
   AddInteger(flags, "--every", "W", options.every, "Number of windows between decisions [1]");
   AddInteger(flags, "--history", "H", options.history,
@@ -233,20 +239,15 @@ void AddReplay(const Flags& root) {
   flags.Text("--html", "FILE", options.html, "Write the web page of the replay to this file");
   AddFormat(flags, options.format);
   flags.SetFooter(
-      absl::StrCat("Time saved is relative to the time without EPLB: one slot per expert, in\n"
-                   "order, whatever --slots is. Means leave out windows without tokens.\n"
-                   "By default the daemon decides by policy ",
-                   std::string(kServicePolicyName), " and min_gain ", wire::Settings().min_gain,
-                   ", replay by policy\n", options.frame.policy, " and --min-gain ",
-                   options.min_gain,
-                   ". Policy auto decides by the back-test of all windows\n"
-                   "before; --history and --window have no effect on it.\n") +
+      "Time saved is relative to the time without EPLB: one slot per expert, in\n"
+      "order, whatever --slots is. Means leave out windows without tokens.\n"
+      "Policy auto, the daemon's default, decides by the back-test of all windows\n"
+      "before; --history and --window have no effect on it.\n"
       "Examples:\n"
-      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 64 --policy incremental\n"
-      "  eplbctl replay --trace trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
+      "  eplbctl replay trace.jsonl --gpus 8\n"
+      "  eplbctl replay trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
       "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
-      "  eplbctl replay --trace trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
-      "      --split batch\n"
+      "  eplbctl replay trace.jsonl --gpus 8 --slots 72 --split batch\n"
       "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
 }
 

@@ -8,7 +8,9 @@
 #include "client/cli/command_tree.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/shape_options.h"
+#include "placement/policies/registry.h"
 #include "placement/replay/replay.h"
+#include "proto/wire/settings.h"
 
 namespace eplb::cli {
 
@@ -18,14 +20,14 @@ inline constexpr int64_t kDefaultHistory = 4;
 struct ReplayCommandOptions {
   std::string trace;
   LoadReading reading;
-  ShapeOptions frame;
-  int32_t slots = 0;
+  ShapeOptions frame = {.policy = std::string(kServicePolicyName)};
+  std::optional<int32_t> slots;  // absent: one an expert, rounded up to full GPUs
   CostOptions costs;
   int64_t every = 1;
   std::optional<int64_t> history;  // windows; absent: kDefaultHistory
   std::string window;              // empty: "sum"
   std::string split = "equal";     // equal, batch
-  double min_gain = 0.05;
+  double min_gain = wire::Settings().min_gain;
   std::optional<int64_t> horizon_windows;
   std::string html;  // path for the web page, may be empty
   Format format = Format::kTable;
