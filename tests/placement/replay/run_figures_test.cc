@@ -72,8 +72,8 @@ TEST(RunFiguresTest, WithoutEplbEachExpertHasOneSlot) {
   EXPECT_DOUBLE_EQ(figures.without_eplb.balancedness[0].value(), 12.0 / 20);
   EXPECT_DOUBLE_EQ(figures.unmoved.balancedness[0].value(), 1)
       << "GPU 1 has half of the hot experts";
-  EXPECT_DOUBLE_EQ(figures.without_eplb.peak_tokens, 2 * 20 * kSteps);
-  EXPECT_DOUBLE_EQ(figures.run.peak_tokens, 2 * 12 * kSteps);
+  EXPECT_DOUBLE_EQ(figures.without_eplb.peak_tokens, 40 * kSteps);
+  EXPECT_DOUBLE_EQ(figures.run.peak_tokens, 24 * kSteps);
 }
 
 TEST(RunFiguresTest, APlacementThatNobodysPolicyDecidedIsTakenOver) {
