@@ -23,6 +23,7 @@
 #include "base/suggestion.h"
 #include "base/toml_text.h"
 #include "client/cli/commands.h"
+#include "client/cli/flags.h"
 #include "client/cli/text.h"
 #include "proto/wire/endpoint.h"
 #include "proto/wire/names.h"

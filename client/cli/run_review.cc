@@ -6,9 +6,11 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/cli/text.h"
 #include "placement/policies/registry.h"
+#include "placement/replay/run_figures.h"
 #include "placement/split/batch_split.h"
 
 namespace eplb::cli {
