@@ -298,6 +298,9 @@ absl::StatusOr<MoveSummary> SummariseMoves(const Placement& previous, const Plac
     const bool crosses = topology.NodeOf(transfer.source) != topology.NodeOf(transfer.destination);
     summary.cross_node += crosses ? 1 : 0;
   }
+  for (const auto layer : incoming.rowwise()) {
+    summary.layer_max_per_gpu.push_back(layer.maxCoeff());
+  }
   summary.max_per_gpu = incoming.maxCoeff();
   return summary;
 }

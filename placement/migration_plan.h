@@ -86,6 +86,7 @@ struct MoveSummary {
   int64_t transfers = 0;      // (layer, expert, GPU) where that GPU did not hold the expert before
   int64_t slots_changed = 0;  // slots whose expert differs
   int64_t max_per_gpu = 0;    // most transfers into one GPU in one layer
+  std::vector<int32_t> layer_max_per_gpu = {};  // [layers]
   int64_t cross_node = 0;     // transfers with no source on the node
 };
 

@@ -55,12 +55,11 @@ absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const ShapeOptions& frame,
 // `planned` where it keeps to --max-moves-per-gpu, `incremental`'s layers where it does not.
 absl::StatusOr<Placement> LimitMoves(const ShapeOptions& frame, const PlanProblem& problem,
                                      const Placement& planned) {
+  EPLB_ASSIGN_OR_RETURN(const MoveSummary moves, SummariseMoves(*problem.previous, planned));
   std::vector<LayerId> beyond;
   for (int32_t layer = 0; layer < problem.topology.num_layers(); ++layer) {
-    const LayerPlacement one[] = {planned.Layer(LayerId{layer})};
-    EPLB_ASSIGN_OR_RETURN(const Placement moved, problem.previous->WithLayers(one));
-    EPLB_ASSIGN_OR_RETURN(const MoveSummary moves, SummariseMoves(*problem.previous, moved));
-    if (moves.max_per_gpu > *frame.max_moves_per_gpu) beyond.push_back(LayerId{layer});
+    const bool too_many = moves.layer_max_per_gpu[layer] > *frame.max_moves_per_gpu;
+    if (too_many) beyond.push_back(LayerId{layer});
   }
   if (beyond.empty()) return planned;
   ShapeOptions careful = frame;

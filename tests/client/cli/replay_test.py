@@ -28,9 +28,13 @@ def assert_finite(case, value):
         case.assertTrue(math.isfinite(value))
 
 
+BALANCED = ("--policy", "balanced")
+
+
 class ReplayTest(command.CommandTest):
     def replay(self, trace, *arguments):
-        result = command.run("replay", "--trace", trace, *arguments, "-o", "json")
+        policy = () if "--policy" in arguments else BALANCED
+        result = command.run("replay", trace, *policy, *arguments, "-o", "json")
         self.assertEqual((result.returncode, result.stderr), (0, ""))
         replayed = json.loads(result.stdout)
         assert_finite(self, replayed)
@@ -90,14 +94,14 @@ class ReplayTest(command.CommandTest):
         saved = [summary["seconds_saved"] / whole for summary in summaries.values()]
         self.assertLess(max(saved) - min(saved), 0.05)
         self.assertGreater(min(saved), 0.15)
-        text = command.run("replay", "--trace", TRACE, "--gpus", 8, "--slots", 80).stdout
+        text = command.run("replay", "--trace", TRACE, "--gpus", 8, "--slots", 80, *BALANCED).stdout
         self.assertRegex(text, r"\n +without EPLB +replay\n")
         self.assertRegex(" ".join(text.split()), f"saved, {100 * saved[1]:.2f} % of the time without EPLB\\.")
 
     def test_idle_windows_are_in_no_mean(self):
         busy = [[[6, 0, 0, 0, 2, 0]], [[1, 5, 0, 2, 2, 0]], [[6, 0, 1, 0, 2, 0]]]
         idle = [[[0] * 6]] * 3
-        shape = ("--gpus", 3, "--slots", 6)
+        shape = ("--gpus", 3, "--slots", 6, *BALANCED)
         alone = self.replay(self.write("busy.jsonl", lines(busy)), *shape)["summary"]
         result = command.run("replay", "--trace", self.write("both.jsonl", lines(busy + idle)), *shape, "-o", "json")
         self.assertEqual((result.returncode, result.stderr),
@@ -131,7 +135,7 @@ class ReplayTest(command.CommandTest):
             with self.subTest(more=more):
                 self.assert_fails(command.run("replay", *good, *more), 2, word)
         self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2, "--slots", 3), 2, "3")
-        self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2), 2, "--slots")
+        self.assert_fails(command.run("replay", "--gpus", 2), 2, "FILE is missing")
         self.assert_fails(command.run("replay", "--trace", self.directory / "no", "--gpus", 2, "--slots", 4), 2, "no")
         torn = self.write("torn.jsonl", lines([[[1, 2]]] * 2)[:-9])
         self.assert_fails(command.run("replay", "--trace", torn, "--gpus", 2, "--slots", 2), 2, "torn.jsonl", "line 2")
@@ -171,12 +175,10 @@ class ReplayTest(command.CommandTest):
         self.assertEqual(other.stderr, "eplbctl: note: policy flow needs --split batch; without it this is incremental\n")
         self.assertIn("decided every window on the last 4 windows (sum)", other.stdout)
 
-    def test_help_has_its_defaults_and_those_of_the_daemon(self):
-        text = " ".join(command.run("replay", "--help").stdout.split())
-        self.assertIn("By default the daemon decides by policy auto and min_gain 0.01, replay by policy balanced and "
-                      "--min-gain 0.05.", text)
-        self.assertIn("--history H Number of windows that a decision covers [4]", text)
-        self.assertIn("Least decrease of the peak GPU load of these windows, 0..1 [0.05]", text)
+    def test_its_defaults_are_the_daemons(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(12)))
+        given = ("--trace", trace, "--gpus", 6, "--slots", 66, "--policy", "auto", "--min-gain", 0.01)
+        self.assertEqual(command.run("replay", trace, "--gpus", 6).stdout, command.run("replay", *given).stdout)
 
     def test_one_window_is_said_to_decide_nothing(self):
         result = command.run("replay", "--trace", self.write("one.json", "[[3,1,1,1]]"), "--gpus", 2, "--slots", 4)
@@ -185,7 +187,7 @@ class ReplayTest(command.CommandTest):
 
     def test_the_table_explains_every_flat_stretch(self):
         trace = self.write("trace.jsonl", "".join(self.recorded(100)))
-        arguments = ["--trace", trace, "--gpus", 8, "--slots", 64, "--expert-bytes", 44040192]
+        arguments = ["--trace", trace, "--gpus", 8, "--slots", 64, "--expert-bytes", 44040192, *BALANCED]
         rows = json.loads(command.run("replay", *arguments, "-o", "json").stdout)["windows"]
         self.assertEqual(rows[0]["decided_by"], "nothing_due")
         rules = {row["decided_by"] for row in rows[1:]}
@@ -195,7 +197,7 @@ class ReplayTest(command.CommandTest):
         longest = max((len(run), run) for run in self.stretches(rows))[1]
         self.assertIn(f"windows {longest[0]}..{longest[-1]}, the last: {rows[longest[-1]]['reason'][:60]}", why)
         self.assertIn("see: eplbctl help costs", why)
-        still = command.run("replay", "--trace", trace, "--gpus", 8, "--slots", 64, "--min-gain", 1,
+        still = command.run("replay", "--trace", trace, "--gpus", 8, "--slots", 64, *BALANCED, "--min-gain", 1,
                             environment={"COLUMNS": "200"}).stdout
         self.assertIn("\nRebalances\nnone\n\nWhy\nwindows 1..99, the last: steps ", still)
 
@@ -220,7 +222,7 @@ class ReplayTest(command.CommandTest):
         for columns in (80, 160):
             for more in ([], ["--expert-bytes", 100000, "--training"], ["--min-gain", 1]):
                 for locale in ("C", "C.UTF-8"):
-                    result = command.run("replay", "--trace", trace, "--gpus", 8, "--slots", 72, *more,
+                    result = command.run("replay", trace, "--gpus", 8, "--slots", 72, *BALANCED, *more,
                                          environment={"COLUMNS": str(columns), "LANG": locale})
                     self.assertEqual((result.returncode, result.stderr), (0, ""))
                     self.assertEqual(result.stdout.isascii(), locale == "C")
