@@ -87,7 +87,7 @@ struct MoveSummary {
   int64_t slots_changed = 0;  // slots whose expert differs
   int64_t max_per_gpu = 0;    // most transfers into one GPU in one layer
   std::vector<int32_t> layer_max_per_gpu = {};  // [layers]
-  int64_t cross_node = 0;     // transfers with no source on the node
+  int64_t cross_node = 0;                       // transfers with no source on the node
 };
 
 // errors: InvalidArgument when topologies differ.

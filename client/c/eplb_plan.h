@@ -121,7 +121,7 @@ EPLB_API void eplb_splitter_destroy(eplb_splitter* splitter) EPLB_NOEXCEPT;
 
 typedef struct eplb_replay_options {
   size_t struct_size;
-  const char* policy; /* those of eplb_plan_options, and "auto" */
+  const char* policy; /* "auto" (default), or one of eplb_plan_options */
   const char* split; /* "equal" (default): a token's replica by its number; "batch": exact splits */
   double min_gain;   /* least decrease of the peak GPU load, 0..1 */
   double token_ns;   /* time of a token on the fullest GPU */
@@ -153,7 +153,7 @@ typedef struct eplb_replay_figures {
   int64_t bytes;
 } eplb_replay_figures;
 
-/* Fills in the defaults, which are those of `eplbctl replay`. */
+/* Fills in the defaults, which are those of `eplbctl replay` and of the daemon. */
 EPLB_API int32_t eplb_replay_options_init(eplb_replay_options* options,
                                           size_t struct_size) EPLB_NOEXCEPT;
 /* Decides on recorded windows as the daemon would have, each time on what came before, and applies

@@ -101,7 +101,7 @@ absl::StatusOr<ReplayResult> ReplayWindows(const eplb_replay_options& options,
                                         .num_gpus = options.num_gpus,
                                         .num_nodes = options.num_nodes,
                                         .num_groups = options.num_groups}));
-  const std::string policy(options.policy == nullptr ? kDefaultPolicyName : options.policy);
+  const std::string policy(options.policy == nullptr ? kServicePolicyName : options.policy);
   EPLB_RETURN_IF_ERROR(MakePolicy(policy, replay.policy).status());
   return Replay({windows, steps}, topology, policy, replay);
 }

@@ -34,7 +34,7 @@ struct ReplayOptions {
   // Absent: windows are summed. Otherwise estimate = decay * estimate + (1 - decay) * window,
   // oldest first.
   std::optional<double> decay;
-  double min_gain = 0.05;
+  double min_gain = 0.01;
   int32_t latency = 0;  // windows between a decision and its first window: 0 or 1
   // Split in measurements, in the policy's objective and in decisions; each window is one batch.
   SplitMode split = SplitMode::kEqual;

@@ -2,7 +2,7 @@
 
     python -m eplb.demo                            # about 45 s; the run is written to ./eplb-demo
     python -m eplb.demo --minutes 5                # longer, to watch the web page whose address is printed first
-    eplbctl replay --trace "$(python -m eplb.demo --sample)" --gpus 8 --slots 72
+    eplbctl replay "$(python -m eplb.demo --sample)" --gpus 8
 
 The ranks split each step's tokens exactly and verify every byte after every switch. Daemon and ranks end with this process.
 Exit: 0 everything that was verified holds, 1 a process failed, 2 wrong flag, 8 something does not hold.

@@ -199,7 +199,7 @@ class WatchTest(ranks.RankTest):
             exec(loop, lines)
             exec(gain, lines)
         self.assertEqual([report["eplb/tokens"] for report in logged], [20 * 2 * 2 * TOKENS] * 2)
-        self.assertRegex(said.getvalue(), r"\Abalanced: -?[0-9.]+% of the expert layers' time, balancedness 0\.[0-9]{3}\nincremental: ")
+        self.assertRegex(said.getvalue(), r"\Aauto: -?[0-9.]+% of the expert layers' time, balancedness 0\.[0-9]{3}\n\Z")
 
     def test_the_first_measurement_writes_the_trace_of_the_second(self):
         page = (pathlib.Path(__file__).resolve().parents[3] / "docs" / "should-i-use-it.md").read_text(encoding="utf-8")

@@ -270,7 +270,7 @@ TEST(FlowPolicyTest, TrainingDriftOnDeepSeekShapesIsFollowedWithFewMoves) {
   const Topology topology = ShapeOf(2, 256, 288, 32);
   Drift drift(2, 256, 0.5, 0.05, kFlowPolicySeed + 7);
   std::vector<Load> windows;
-  for (int window = 0; window < 14; ++window) windows.push_back(drift.Next());
+  std::generate_n(std::back_inserter(windows), 14, [&drift] { return drift.Next(); });
   const Followed flow = Follow(*MakeFlowPolicy({}), topology, windows,
                                {.every = 1, .history = 2, .late = 0, .first_windows = 14});
   std::printf("256 experts: %.4f from the first switch on, %.1f %% of slots moved a window\n",

@@ -11,6 +11,7 @@
 #include "placement/policies/balanced_policy.h"
 #include "tests/placement/policies/drift.h"
 #include "tests/placement/policy_contract.h"
+#include "tests/placement/random_placement.h"
 
 namespace eplb {
 namespace {

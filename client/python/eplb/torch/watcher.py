@@ -104,7 +104,7 @@ class Watcher:
                 self._told.once(f"eplb: watch: {error.filename}: {error.strerror}")
         return self.last
 
-    def would_gain(self, num_slots: Optional[int] = None, policies: Sequence[str] = ("balanced", "incremental", "flow"),
+    def would_gain(self, num_slots: Optional[int] = None, policies: Sequence[str] = ("auto",),
                    **options: Any) -> Dict[str, Replay]:
         """Returns what each policy would have made of the windows, predicted, as `eplbctl replay` computes it. Not collective.
 
