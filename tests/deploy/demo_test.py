@@ -50,7 +50,10 @@ class DemoTest(unittest.TestCase):
         screen = done.stdout[done.stdout.index("ran  "):].splitlines()
         self.assertLessEqual(len(screen), 15)
         self.assertRegex(screen[0], r"8 ranks, 240 steps, \d+ rebalances$")
-        self.assertRegex(screen[1], r"^time +\d+\.\d % (less|more) than without EPLB: \d+\.\d s measured, \d+\.\d s predicted")
+        figures = re.fullmatch(r"time +(\d+\.\d % \w+) than without EPLB: (\d+\.\d s) measured, pauses included, (\d+\.\d s) predicted .*",
+                               screen[1])
+        report = " ".join((directory / "report.txt").read_text().split())
+        self.assertIn("{} time than without EPLB: {} measured, {} predicted".format(*figures.groups()), report)
         for word, file in (("report", "report.txt"), ("page", "report.html")):
             self.assertRegex("\n".join(screen), rf"(?m)^{word} +{re.escape(str(directory / file))}")
         self.assertIn("changed nothing", (directory / "report.txt").read_text())  # events.json was saved: operators are known
