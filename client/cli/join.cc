@@ -65,13 +65,18 @@ absl::Status CheckFiles(const JoinOptions& options) {
 }
 
 // Numbers the windows one after the other, each as long as it is.
-void Renumber(int64_t step, std::vector<LoadWindow>& windows) {
+absl::Status Renumber(int64_t step, std::vector<LoadWindow>& windows) {
+  constexpr int64_t kMaxStep = int64_t{1} << 62;
   for (LoadWindow& window : windows) {
-    const int64_t last = step + window.last_step - window.first_step;
+    const int64_t more_steps = window.last_step - window.first_step;
+    if (step > kMaxStep - more_steps) {
+      return InvalidInput("the joined windows end after step ", kMaxStep, ", the largest");
+    }
     window.first_step = step;
-    window.last_step = last;
-    step = last + 1;
+    window.last_step = step + more_steps;
+    step = window.last_step + 1;
   }
+  return absl::OkStatus();
 }
 
 template <class Matrix>
@@ -118,7 +123,9 @@ absl::StatusOr<Joined> Join(const JoinOptions& options) {
     }
     std::ranges::move(file.windows, std::back_inserter(windows));
   }
-  if (sources.size() > 1 || options.first_step) Renumber(options.first_step.value_or(0), windows);
+  if (sources.size() > 1 || options.first_step) {
+    EPLB_RETURN_IF_ERROR(Renumber(options.first_step.value_or(0), windows));
+  }
   EPLB_ASSIGN_OR_RETURN(joined.bytes, Written(options.files.back(), windows));
   return joined;
 }

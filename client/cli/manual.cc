@@ -87,6 +87,9 @@ Daemon to contact, as HOST:PORT or unix:PATH, or several separated by commas; us
 .BR EPLB_TLS_CA ", " EPLB_TLS_CERT ", " EPLB_TLS_KEY ", " EPLB_TLS_SERVER_NAME
 Used if the flag is not given: \-\-tls\-ca, \-\-tls\-cert, \-\-tls\-key, \-\-tls\-server\-name.
 .TP
+.B EPLB_CONTEXT
+Name of a daemon in the configuration file; used without \-\-context, \-\-endpoint and EPLB_ENDPOINT.
+.TP
 .BR XDG_CONFIG_HOME ", " HOME ", " XDG_RUNTIME_DIR
 Folders in which the configuration file and a socket are searched, see FILES.
 .TP

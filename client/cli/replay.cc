@@ -73,10 +73,13 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
   return replay;
 }
 
+// One slot an expert and full GPUs; a number of GPUs that cannot be gets no further slots.
 int32_t SlotsOf(const ReplayCommandOptions& options, const Load& load) {
-  if (options.slots) return *options.slots;
-  const int32_t gpus = std::max(options.frame.gpus, 1);
-  return (load.num_experts() + gpus - 1) / gpus * gpus;
+  constexpr int32_t kMaxGpus = 1 << 20;  // as of Topology
+  const int32_t experts = load.num_experts();
+  const int32_t gpus = options.frame.gpus;
+  if (options.slots || gpus < 1 || gpus > kMaxGpus) return options.slots.value_or(experts);
+  return (experts + gpus - 1) / gpus * gpus;
 }
 
 // A replay, and what it was of.

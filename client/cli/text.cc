@@ -200,7 +200,7 @@ std::vector<std::string> ColumnChart(std::span<const double> values, double full
       line += terminal.unicode ? block : ascii;
     }
     absl::StripTrailingAsciiWhitespace(&line);
-    if (row == 0 || !lines.empty() || !line.empty()) lines.push_back(std::move(line));
+    lines.push_back(std::move(line));
   }
   return lines;
 }

@@ -244,8 +244,10 @@ Value ValueOf(const Message& message, const FieldDescriptor& field) {
       return Number(values.GetUInt64(message, &field));
     case FieldDescriptor::CPPTYPE_STRING:
       return !values.GetString(message, &field).empty();
-    default:
+    case FieldDescriptor::CPPTYPE_DOUBLE:
       return values.GetDouble(message, &field);
+    default:
+      return std::nullopt;  // no other type is a metric
   }
 }
 
@@ -257,7 +259,7 @@ std::vector<JobFamily> FieldFamilies(const google::protobuf::Descriptor& type) {
     const google::protobuf::FieldOptions& options = field.options();
     if (const v1::Metric& metric = options.GetExtension(v1::metric); !metric.name().empty()) {
       families.push_back({metric.place(), metric.counter() ? kCounter : kGauge, metric.name(),
-                          options.GetExtension(v1::help),
+                          metric.help().empty() ? options.GetExtension(v1::help) : metric.help(),
                           [&field](const Message& message) { return ValueOf(message, field); }});
     }
     if (field.message_type() == nullptr || field.is_repeated()) continue;

@@ -102,6 +102,12 @@ class DemoTest(unittest.TestCase):
         self.assertRegex(done.stderr, r"\Aeplb\.demo: .*/run has files that no demonstration wrote: give another --dir\n\Z")
         self.assertEqual((self.run_directory / "thesis").read_text(), "years")
 
+        (self.run_directory / "thesis").unlink()
+        (self.run_directory / ".eplb-demo").touch()
+        (self.run_directory / "chapters").mkdir()
+        self.assertEqual(run(*self.demo()).returncode, 1)
+        self.assertTrue((self.run_directory / "chapters").exists())
+
     def check_figures(self, figures):
         """Exact splits, and placements for them: above equal shares and static; less moved than by planning anew."""
         rows = figures["comparison"]

@@ -231,7 +231,11 @@ class Run {
     Note(what);
     daemons_[0]->Kill();
     daemons_[0]->ReplaceDisk(disk);
-    for (auto& job : jobs_) job->OnUnknowingDaemon();
+    for (auto& job : jobs_) {
+      const auto stored = disk.jobs.find(job->name());
+      const bool knows = stored != disk.jobs.end() && stored->second.memory.run_id == job->run_id();
+      if (!knows) job->OnUnknowingDaemon();
+    }
   }
 
   void BreakDisk() {

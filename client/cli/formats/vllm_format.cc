@@ -185,7 +185,7 @@ std::string SkippedText(const Records& records) {
   std::vector<std::string> types;
   for (const auto& [type, count] : records.skipped) {
     if (types.size() == kMaxShown) {
-      types.back() += " and others";
+      absl::StrAppend(&types.back(), " and ", records.skipped.size() - kMaxShown, " more");
       break;
     }
     types.push_back(absl::StrCat(count, " ", wire::JsonQuote(FirstCharacters(type, 80))));

@@ -16,7 +16,6 @@ import ctypes
 import json
 import os
 import shlex
-import shutil
 import signal
 import subprocess
 import sys
@@ -28,7 +27,8 @@ from eplb._programs import PACKAGE, path_of, prefix
 
 _RANKS, _SLOTS = 8, 72
 _TRACE = "moe64_aux.jsonl"
-_MARK = "eplbd.out"  # every run's folder has it
+_MARK = ".eplb-demo"  # a folder that has it, and no folders in it, is one of earlier runs
+_FIRST_LINE = "eplbd.out"
 _PR_SET_PDEATHSIG = 1
 # The demonstration decides often, so that a run of less than a minute shows many rebalances.
 _SETTINGS = ("policy.every_steps=10", "report.every_steps=10", "listen.unix=none")
@@ -123,13 +123,16 @@ def _run(options: argparse.Namespace, processes: _Processes) -> int:
     run: Path = options.dir
     eplbd, eplbctl, trainer = (options.bin.resolve() / name if options.bin else path_of(name) for name in ("eplbd", "eplbctl", "eplb-trainer"))
     trace = _sample()
-    if run.exists() and any(run.iterdir()) and not (run / _MARK).exists():
+    run.mkdir(parents=True, exist_ok=True)
+    earlier = list(run.iterdir())
+    if earlier and (run / _MARK not in earlier or any(path.is_dir() for path in earlier)):
         raise Failed(f"{run} has files that no demonstration wrote: give another --dir")
-    shutil.rmtree(run, ignore_errors=True)
-    run.mkdir(parents=True)
+    for path in earlier:
+        path.unlink()
+    (run / _MARK).touch()
 
     daemon_command = [eplbd, "--store", run / "eplbd.db", *(word for setting in _SETTINGS for word in ("--set", setting))]
-    daemon = processes.start([*daemon_command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"], run / _MARK, run / "eplbd.log")
+    daemon = processes.start([*daemon_command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"], run / _FIRST_LINE, run / "eplbd.log")
     addresses = _addresses(daemon, run)
     listen = f"--listen {addresses['grpc']} --http {addresses['http']}"
     print(f"{_RANKS} ranks train for {options.steps} steps, about {options.seconds:.0f} s. To watch: http://{addresses['http']}/, or\n"
@@ -159,7 +162,7 @@ def _addresses(daemon: subprocess.Popen[bytes], run: Path) -> Dict[str, str]:
     """Returns the addresses in the daemon's first line. errors: Failed."""
     end = time.monotonic() + 20
     while time.monotonic() < end:
-        line, newline, _ = (run / _MARK).read_bytes().partition(b"\n")
+        line, newline, _ = (run / _FIRST_LINE).read_bytes().partition(b"\n")
         if newline:
             return dict(json.loads(line))
         if daemon.poll() is not None:

@@ -233,7 +233,7 @@ TEST_F(GetWindowsTest, StepsWithoutAWindowAreALineAndAnEmptyColumn) {
             "20..69  no window             -         -         -       -\n"
             "70..79      0.500         0.250         3   100.0 %   1,000\n"
             "\n"
-            "Measured balancedness from left to right; full height is 1\n"
+            "Measured balancedness from left to right; full height is 1\n\n\n"
             "#  #\n"
             "#  #\n");
 }

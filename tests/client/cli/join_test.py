@@ -57,6 +57,7 @@ class JoinTest(command.CommandTest):
         dump, out = TORCH / "recorder.pt", self.directory / "out.json"
         for arguments, code, words in (((dump,), 2, "expected IN .. OUT"), ((dump, "out.txt"), 2, "ending in .json or .jsonl"),
                                        ((dump, out, "--first-step", -1), 2, "expected at least 0"),
+                                       ((dump, out, "--first-step", 2 ** 63 - 8), 2, "end after step 4611686018427387904"),
                                        ((TORCH / "map.pt", out), 2, "is no tensor, and no dictionary"),
                                        ((self.directory / "none.pt", out), 2, "none.pt"),
                                        ((dump, self.write("l.json", "[[1,2]]"), out), 2, "has 1 layers x 2 experts"),

@@ -136,6 +136,7 @@ class ReplayTest(command.CommandTest):
                 self.assert_fails(command.run("replay", *good, *more), 2, word)
         self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2, "--slots", 3), 2, "3")
         self.assert_fails(command.run("replay", "--gpus", 2), 2, "FILE is missing")
+        self.assert_fails(command.run("replay", trace, "--gpus", 2 ** 31 - 1), 2, "--gpus is 2147483647")
         self.assert_fails(command.run("replay", "--trace", self.directory / "no", "--gpus", 2, "--slots", 4), 2, "no")
         torn = self.write("torn.jsonl", lines([[[1, 2]]] * 2)[:-9])
         self.assert_fails(command.run("replay", "--trace", torn, "--gpus", 2, "--slots", 2), 2, "torn.jsonl", "line 2")

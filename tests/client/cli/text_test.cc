@@ -101,7 +101,7 @@ TEST(TextTest, BarsShowTheirShare) {
 TEST(TextTest, ChartColumnsGrowFromTheBottom) {
   const std::vector<double> values = {0, 5, 10};
   EXPECT_THAT(ColumnChart(values, 10, 2, 3, kPlain), ElementsAre("  #", " ##"));
-  EXPECT_THAT(ColumnChart({&values[0], 2}, 10, 2, 3, kPlain), ElementsAre(" #"));
+  EXPECT_THAT(ColumnChart({&values[0], 2}, 10, 2, 3, kPlain), ElementsAre("", " #"));
 }
 
 TEST(TextTest, AChartNarrowerThanItsValuesShowsTheLargestOfNeighbours) {

@@ -38,6 +38,16 @@ TEST_F(QueryTest, QueriesTellJobsPlacementAndEvents) {
   EXPECT_FALSE(events.body.events(0).reason().empty());
 }
 
+TEST_F(QueryTest, ATextThatIsNoUtf8HidesNoAnswer) {
+  server_version_ = "te\xffst";
+  Start();
+  const std::unique_ptr<RankStream> rank = Join(0);
+  const auto [ended, status] = Call(*query_, &v1::Query::Stub::GetStatus, v1::GetStatusRequest());
+  ASSERT_TRUE(ended.ok()) << ended.error_message();
+  EXPECT_EQ(status.server_version(), "te?st");
+  EXPECT_EQ(status.jobs_size(), 1);
+}
+
 TEST_F(QueryTest, AStateThatLastsLongIsToldAsStuck) {
   prepare_deadline_ = absl::Milliseconds(1);
   Start();

@@ -140,7 +140,7 @@ class ServedTest : public ::testing::Test {
     runner_ = *Runner::Start(runner, std::move(store));
     options.listen = std::move(listen);
     options.runner = runner_.get();
-    options.server_version = "test";
+    options.server_version = server_version_;
     options.messages_per_second = messages_per_second_;
     absl::StatusOr<std::unique_ptr<RpcServer>> server = RpcServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
@@ -164,6 +164,7 @@ class ServedTest : public ::testing::Test {
   }
 
   EventQueue::Limits queue_ = {};
+  std::string server_version_ = "test";
   int32_t messages_per_second_ = 1000;
   int64_t frozen_to_ = -1;  // no decision at the steps up to this one
   absl::Duration prepare_deadline_ = core::Config().prepare_deadline;

@@ -114,7 +114,7 @@ TEST(VllmFormatTest, RecordsOfOtherTypesAreSkippedWithANote) {
   // A stranger cannot make the note long.
   std::string many = kStats;
   for (int i = 0; i < 20; ++i) absl::StrAppend(&many, "{\"record_type\":\"t", i, "\"}\n");
-  EXPECT_THAT(ParseVllmLoad("f", many)->notes.front(), ::testing::EndsWith(" and others"));
+  EXPECT_THAT(ParseVllmLoad("f", many)->notes.front(), ::testing::EndsWith(" and 12 more"));
 }
 
 TEST(VllmFormatTest, PlacementsThatAreNoneAreRefused) {
