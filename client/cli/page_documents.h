@@ -1,5 +1,6 @@
 // The documents that the web page asks the daemon for, made of what a run or a trace left: keys and
 // paths are those of /api/v1 (server/http/api.h), and what is not known is null or empty.
+// HtmlReport makes them the page of a file.
 #pragma once
 
 #include <cstdint>

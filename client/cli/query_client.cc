@@ -113,7 +113,7 @@ struct Question {
   bool changes = false;   // the job or its settings
 };
 
-// A service stands in one file with the requests of its calls.
+// The file of a request declares one service, which has the request's call.
 Question MakeQuestion(const Message& request, Message* response) {
   const auto& service = *request.GetDescriptor()->file()->service(0);
   int call = 0;

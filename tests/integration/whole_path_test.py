@@ -42,6 +42,8 @@ class WholePathTest(harness.DaemonTest):
         job = self.start_job(world=8, steps=480, step_ms=12)
         self.assertEqual(job.wait(180), [0] * 8, [path.read_text() for path in job.errors])
         self.assertEqual(job.report()["transport"], "host")
+        offered = harness.eplbctl("completion", "bash", f"eplbctl explain --endpoint {self.daemon.endpoint} --job ")
+        self.assertEqual(offered.stdout.split(), ["demo"])
         self.assertEqual(self.daemon.stop(), 0)
         result = harness.eplbctl("report", self.directory, "-o", "json", "--min-rebalances", 3, "--min-gain", 0.06)
         self.assertEqual(result.returncode, 0, result.stdout[-3000:] + result.stderr)

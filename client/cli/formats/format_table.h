@@ -1,4 +1,4 @@
-// The placement formats that `eplbctl convert` knows, one row each.
+// The placement formats that `eplbctl convert` knows, one row each, and the format of a given file.
 // threads: safe, no state.
 #pragma once
 

@@ -1,5 +1,5 @@
-// Tables of indices in other systems' files, checked for shape and range.
-// threads: safe, no state.
+// Tables of indices in other systems' files, and the experts of layers in them, checked for shape
+// and range. threads: safe, no state.
 #pragma once
 
 #include <cstdint>

@@ -62,6 +62,16 @@ TEST(TcpAllGatherTest, RankThatDoesNotComeIsNamedOnEveryRank) {
   });
 }
 
+TEST(TcpAllGatherTest, PortInUseIsAnErrorAtOnce) {
+  auto taken = ListenTcp("127.0.0.1", 0);
+  ASSERT_TRUE(taken.ok());
+  uint32_t port = 0;
+  ASSERT_TRUE(absl::SimpleAtoi(taken->address.substr(taken->address.rfind(':') + 1), &port));
+  const absl::Status status = MakeTcpAllGather(Options(0, 2, static_cast<uint16_t>(port))).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(std::string(status.message()), ::testing::HasSubstr(taken->address));
+}
+
 TEST(TcpAllGatherTest, BlobAboveOneMebibyteIsRefused) {
   auto all_gather = MakeTcpAllGather(Options(0, 1, FreePort()));
   ASSERT_TRUE(all_gather.ok());
