@@ -1,5 +1,5 @@
-// What `eplbctl explain` and `eplbctl top` show, as values, text and JSON: a job, its newest load
-// window with the loads of the GPUs, the current placement, and the decision that led to it.
+// Values, text and JSON of `eplbctl explain` and `eplbctl top`: a job, its newest load window with
+// the loads of the GPUs, the current placement, and the decision that led to it.
 #pragma once
 
 #include <cstddef>

@@ -75,7 +75,7 @@ absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& opti
 
 // One slot an expert and full GPUs; a number of GPUs that cannot be gets no further slots.
 int32_t SlotsOf(const ReplayCommandOptions& options, const Load& load) {
-  constexpr int32_t kMaxGpus = 1 << 20;  // as of Topology
+  constexpr int32_t kMaxGpus = 1 << 20;  // a Topology has no more
   const int32_t experts = load.num_experts();
   const int32_t gpus = options.frame.gpus;
   if (options.slots || gpus < 1 || gpus > kMaxGpus) return options.slots.value_or(experts);
