@@ -36,7 +36,7 @@ tests=(
 command -v npm >/dev/null || tests+=(nodejs npm)
 packages=(
   binutils dpkg-dev file gzip patchelf                                          # .deb, tarball
-  python3-setuptools python3-wheel                                              # wheel
+  python3-setuptools python3-wheel python3-venv                                 # wheel, and where it is installed
   debootstrap iproute2 systemd systemd-container                                # their test
 )
 lint=(

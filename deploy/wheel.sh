@@ -7,6 +7,7 @@
 #   BUILD         a finished build folder to take them from; build nothing
 set -euo pipefail
 cd "$(dirname "$0")/.."
+mkdir -p build
 
 setup=yes build=''
 for argument in "$@"; do
@@ -17,12 +18,17 @@ for argument in "$@"; do
     *) build=$argument ;;
   esac
 done
+has=
 if [ -z "$build" ]; then
   [ "$setup" = no ] || deploy/setup.sh --packages
   build=build/release
-  cmake --preset release -DEPLB_TESTS=OFF
+  cmake --preset release -DEPLB_TESTS=OFF | tee build/wheel.log
+  has=$(sed -n 's/^-- \(\(CUDA\|NCCL\): o[nf]*\).*/\1/p' build/wheel.log | paste -sd ' ')
   cmake --build --preset release --target eplbd eplbctl eplb-trainer eplb
+elif [ ! -e "$build/CMakeCache.txt" ]; then
+  echo "wheel: $build is no build folder" >&2; exit 2
 fi
 rm -f dist/eplb-*.whl
 # Debian's own: setuptools and wheel are packages of its Python.
 /usr/bin/python3 -B deploy/packages/portable.py wheel --build "$build" --out dist
+[ -z "$has" ] || echo "wheel: built with $has (docs/installing.md says what each needs)"

@@ -4,6 +4,7 @@ distributed checkpoint and router trace. boundary.py has what stands in for a GP
 import contextlib
 import json
 import pathlib
+import types
 
 import boundary
 import forked
@@ -99,8 +100,11 @@ class Training:
     def attach(self, endpoint, job):
         import eplb.megatron
 
-        self.endpoint = endpoint
-        if not self.row.get("is_page"):
+        if self.row.get("is_page"):
+            names = {"model": self.model, "optimizer": self.optimizer, "args": types.SimpleNamespace(iteration=0)}
+            forked.run_page("Three lines", endpoint, names, page="quickstart-megatron.md")
+            self.attached = names["attached"]
+        else:
             self.attached = eplb.megatron.attach(
                 self.model, self.optimizer, endpoint=endpoint, job=job, vote_every=2, report_every=4, require_daemon=True,
                 boundary=self.row.get("boundary", "call"), check_batch=self._outputs if self.row.get("is_checked") else False)
@@ -110,8 +114,6 @@ class Training:
         return self.model[0](tokens, positions, mask)
 
     def run(self, steps):
-        if self.row.get("is_page") and self.endpoint is not None:
-            return self._run_page(steps)
         self.traces.append(self._trace("after"))
         for step in range(steps):
             self._train_step(step)
@@ -121,20 +123,6 @@ class Training:
         if self.attached is not None:
             self._verify()
             self.attached.detach()
-
-    def _run_page(self, steps):
-        def train_step(step):
-            if step == 0:
-                self.attached = names["attached"]
-                self.traces.append(self._trace("after"))
-            else:
-                self._end_step(step - 1)
-            if step == steps - 1:
-                self._verify()
-            self._train_step(step)
-
-        names = {"model": self.model, "optimizer": self.optimizer, "iteration": 0, "train_iters": steps, "train_step": train_step}
-        forked.run_page("Three lines", self.endpoint, names, page="quickstart-megatron.md")
 
     def _end_step(self, step):
         """After the boundary."""
@@ -257,7 +245,7 @@ BIAS = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias":
         "moe_shared_expert_intermediate_size": 96, "moe_router_load_balancing_type": "none", "moe_aux_loss_coeff": 0.0}
 
 ROWS = (
-    _row("push", "EP2 SequentialMLP, by the lines of the page", steps=40, is_page=True),
+    _row("push", "EP2 SequentialMLP, by the lines of the page", steps=40, is_page=True, boundary="optimizer"),
     _row("allgather", "EP2, dispatcher allgather, GLU, linear biases, check_batch", is_checked=True, config={
         "moe_token_dispatcher_type": "allgather", "gated_linear_unit": True, "add_bias_linear": True}),
     _row("fp32", "EP2 fp32, distributed optimizer", dtype="float32", is_distributed=True),

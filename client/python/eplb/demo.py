@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import fcntl
 import json
 import os
 import shlex
@@ -30,6 +31,7 @@ _TRACE = "moe64_aux.jsonl"
 _MARK = ".eplb-demo"  # a folder that has it, and no folders in it, is one of earlier runs
 _FIRST_LINE = "eplbd.out"
 _PR_SET_PDEATHSIG = 1
+_AROUND_SECONDS = 8  # the start, the checks after switches and the report
 # The demonstration decides often, so that a run of less than a minute shows many rebalances.
 _SETTINGS = ("policy.every_steps=10", "report.every_steps=10", "listen.unix=none")
 
@@ -76,6 +78,9 @@ def main(arguments: Optional[List[str]] = None) -> int:
             print(_sample())
             return 0
         return _run(options, processes)
+    except BrokenPipeError:  # nobody reads any more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 1
     except (Failed, OSError, subprocess.TimeoutExpired) as error:
         print(f"eplb.demo: {error}", file=sys.stderr)
         return 1
@@ -127,15 +132,20 @@ def _run(options: argparse.Namespace, processes: _Processes) -> int:
     earlier = list(run.iterdir())
     if earlier and (run / _MARK not in earlier or any(path.is_dir() for path in earlier)):
         raise Failed(f"{run} has files that no demonstration wrote: give another --dir")
+    mark = open(run / _MARK, "w")  # locked until this process ends
+    try:
+        fcntl.flock(mark, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise Failed(f"another demonstration runs in {run}: give another --dir") from None
     for path in earlier:
-        path.unlink()
-    (run / _MARK).touch()
+        if path != run / _MARK:
+            path.unlink()
 
     daemon_command = [eplbd, "--store", run / "eplbd.db", *(word for setting in _SETTINGS for word in ("--set", setting))]
     daemon = processes.start([*daemon_command, "--listen", "127.0.0.1:0", "--http", "127.0.0.1:0"], run / _FIRST_LINE, run / "eplbd.log")
     addresses = _addresses(daemon, run)
     listen = f"--listen {addresses['grpc']} --http {addresses['http']}"
-    print(f"{_RANKS} ranks train for {options.steps} steps, about {options.seconds:.0f} s. To watch: http://{addresses['http']}/, or\n"
+    print(f"{_RANKS} ranks train for {options.steps} steps, about {options.seconds + _AROUND_SECONDS:.0f} s. To watch: http://{addresses['http']}/, or\n"
           f"  {eplbctl} top --endpoint {addresses['grpc']}\nTo see training outlive the daemon:\n"
           f"  kill -9 {daemon.pid}; {shlex.join(map(str, daemon_command))} {listen}", flush=True)
     job = [trainer, "--world", _RANKS, "--endpoint", addresses["grpc"], "--trace", trace, "--steps", options.steps, "--slots", _SLOTS,
@@ -155,7 +165,11 @@ def _run(options: argparse.Namespace, processes: _Processes) -> int:
     events = run / "events.json"
     if _ask([eplbctl, "get", "events", "--limit", 1000, "-o", "json", "--endpoint", addresses["grpc"]], events) != 0:
         events.unlink()
-    return next((each for each in (code, _end(daemon), _report(eplbctl, run)) if each), 0)
+    ended = _end(daemon)
+    if code and not (run / "run.json").exists():
+        return code
+    report = _report(eplbctl, run)
+    return code or ended or report
 
 
 def _addresses(daemon: subprocess.Popen[bytes], run: Path) -> Dict[str, str]:
@@ -224,7 +238,7 @@ def _summary(report: Dict[str, Any], run: Path) -> str:
     rows, problems = report["comparison"], report["problems"]
     ran, without, measured = rows["run"], rows["without_eplb_predicted"], report["time"]["measured_seconds"]
     lines = [f"ran       {report['ranks']} ranks, {report['steps']} steps, {report['rebalances']} rebalances"]
-    if ran["balancedness"] and measured and without["total_seconds"]:
+    if report["rebalances"] and ran["balancedness"] and measured and without["total_seconds"]:
         share = 1 - measured / without["total_seconds"]
         lines += [
             f"time      {abs(100 * share):.1f} % {'less' if share >= 0 else 'more'} than without EPLB: {measured:.1f} s measured, pauses "
