@@ -17,6 +17,7 @@ import eplb.deepspeed
 import forked
 import torch
 import torch.distributed as dist
+from deepspeed.accelerator import get_accelerator
 from deepspeed.moe.layer import MoE
 from deepspeed.moe.sharded_moe import MOELayer, TopKGate
 from deepspeed.moe.utils import split_params_into_different_moe_groups_for_optimizer
@@ -198,7 +199,8 @@ ROWS = (
     row("zero0", "EP2 bf16 ZeRO-0", **BF16),
     row("zero1", "EP2 bf16 ZeRO-1", zero=1, **BF16),
     row("zero1_fp32_sums", "EP2 bf16 ZeRO-1, sums in fp32", zero=1, config=SUMS_IN_FP32, **BF16),
-    row("fp16", "EP2 fp16 ZeRO-2, steps that are skipped", zero=2, dtype="float16"),
+    row("fp16", "EP2 fp16 ZeRO-2, steps that are skipped", zero=2, dtype="float16",
+        unsupported="" if get_accelerator().is_fp16_supported() else "DeepSpeed does not train in fp16 on this processor"),
     row("zero2_groups", "EP2 fp32 ZeRO-2, a group for few parameters, checkpoint", zero=2, group=3000, saves=True),
     row("zero1_edp", "EP2 x DP2 bf16 ZeRO-1, cut", zero=1, **CUT),
     row("zero1_edp_fp32_sums", "EP2 x DP2 bf16 ZeRO-1, cut, sums in fp32", zero=1, config=SUMS_IN_FP32, **CUT),

@@ -95,6 +95,8 @@ def tests_of(training_of, rows):
     """Returns a class of tests, one for each row."""
     def test_of(row):
         def test(self):
+            if row.get("unsupported"):
+                self.skipTest(row["unsupported"])
             self.equal(training_of, row)
         test.__doc__ = row["name"]
         return test
