@@ -146,8 +146,7 @@ class Backtest {
     Placement after;
   };
   absl::StatusOr<const Solved*> Solve(const Shadow& shadow, std::span<const SeenWindow> windows,
-                                      const BacktestInput& input,
-                                      std::deque<Solved>& solved) const;
+                                      const BacktestInput& input, std::deque<Solved>& solved) const;
   absl::Status Decide(Shadow& shadow, const Solved& solved, const BacktestInput& input) const;
   absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,
                                        const BacktestInput& input) const;

@@ -75,6 +75,7 @@ struct Tokens {
 struct Frame {
   Domain domain;
   std::vector<int32_t> slots;  // slots of the domain, in the layer
+  bool homeless = false;       // a hierarchy asks for affinities, and the incumbent keeps none
 
   Layout Read(SlotRow layer) const {
     Layout layout;
@@ -251,8 +252,9 @@ class IncrementalPolicy final : public Policy {
     const Tokens tokens(input);
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
       EPLB_RETURN_IF_ERROR(CheckWanted(input));
-      SetLayer(tokens, topology, hierarchy, RowOf(previous.physical_to_logical_map(), layer), layer, frame);
-      const Layout chosen = Choose(tokens, input.abandoned, frame, layer, hierarchy,
+      SetLayer(tokens, topology, hierarchy, RowOf(previous.physical_to_logical_map(), layer), layer,
+               frame);
+      const Layout chosen = Choose(tokens, input.abandoned, frame, layer,
                                    frame.Read(RowOf(previous.physical_to_logical_map(), layer)),
                                    frame.Read(RowOf(aligned.physical_to_logical_map(), layer)));
       for (size_t i = 0; i < chosen.size(); ++i) slots(layer, frame.slots[i]) = chosen[i];
@@ -271,9 +273,9 @@ class IncrementalPolicy final : public Policy {
     frame.domain.affine_node_of_expert.clear();
     if (hierarchy == Hierarchy::kNone) return;
     const auto affinities = NodeAffinityOf(topology, hierarchy, incumbent);
-    if (!affinities.has_value()) return;
-    const auto per_group =
-        static_cast<size_t>(topology.num_experts() / topology.num_groups());
+    frame.homeless = !affinities.has_value();
+    if (frame.homeless) return;
+    const auto per_group = static_cast<size_t>(topology.num_experts() / topology.num_groups());
     for (const int32_t node : *affinities) {
       frame.domain.affine_node_of_expert.insert(frame.domain.affine_node_of_expert.end(), per_group,
                                                 node);
@@ -281,11 +283,10 @@ class IncrementalPolicy final : public Policy {
   }
 
   Layout Choose(const Tokens& tokens, const std::atomic<bool>* abandoned, const Frame& frame,
-                int32_t layer, Hierarchy hierarchy, Layout incumbent, const Layout& balanced) const {
+                int32_t layer, Layout incumbent, const Layout& balanced) const {
     const Domain& domain = frame.domain;
     const Layout before = incumbent;
-    const bool homeless = hierarchy != Hierarchy::kNone && domain.affine_node_of_expert.empty();
-    if (homeless || !Repair(domain, incumbent)) return balanced;
+    if (frame.homeless || !Repair(domain, incumbent)) return balanced;
     std::vector<std::vector<double>> windows;
     for (const RealMatrix& window : tokens.recent) windows.push_back(LoadOf(window, layer));
     if (windows.empty()) windows.push_back(domain.load);

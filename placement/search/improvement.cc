@@ -158,8 +158,8 @@ double ImprovementSteps::LeastCopies(int32_t hot, int32_t cool) const {
 double ImprovementSteps::MostOfSlots(int32_t a, int32_t b) const {
   const double hot = weight(arrangement_.gpu_of(a));
   const double cool = weight(arrangement_.gpu_of(b));
-  const double after = hot * less_[AsIndex(a)] * more_[AsIndex(b)] +
-                       cool * more_[AsIndex(a)] * less_[AsIndex(b)];
+  const double after =
+      hot * less_[AsIndex(a)] * more_[AsIndex(b)] + cool * more_[AsIndex(a)] * less_[AsIndex(b)];
   return hot + cool - after + kRounding * (hot + cool + after);
 }
 
@@ -229,11 +229,8 @@ std::vector<ImprovementSteps::Replica> ImprovementSteps::MoreReplicas() const {
 
 ImprovementSteps::Departure ImprovementSteps::DepartureOf(int32_t slot) const {
   const int32_t expert = arrangement_.expert_in(slot);
-  Departure departure = {.slot = slot,
-                         .gpu = arrangement_.gpu_of(slot),
-                         .expert = expert,
-                         .harms = {},
-                         .harm = 0};
+  Departure departure = {
+      .slot = slot, .gpu = arrangement_.gpu_of(slot), .expert = expert, .harms = {}, .harm = 0};
   const double more = arrangement_.unit(expert) / (arrangement_.count(expert) - 1);
   for (int32_t s = arrangement_.FirstOf(expert); s != Arrangement::kEmpty;
        s = arrangement_.NextOf(s)) {
@@ -254,7 +251,7 @@ double ImprovementSteps::MostHere(const Departure& departure, const Replica& rep
 
 void ImprovementSteps::ConsiderReplacements(Choice& best) {
   const std::vector<Replica> replicas = MoreReplicas();
-  std::vector<size_t> places(replicas.size());  // of the experts
+  std::vector<size_t> places(replicas.size());  // places of the experts
   for (size_t i = 0; i < replicas.size(); ++i) places[AsIndex(replicas[i].expert)] = i;
   for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
     if (arrangement_.count(arrangement_.expert_in(slot)) < 2) continue;

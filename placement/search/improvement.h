@@ -86,8 +86,8 @@ class ImprovementSteps {
     int32_t expert;
     double unit;  // unit of all its replicas with one more
     double win;   // weight that the GPUs that hold it already lose
-    double less;  // factor that is left of the weights of these GPUs, and
-    double more;  // that of a GPU that gets it, as MostHere needs them
+    double less;  // factor that is left of the weights of these GPUs
+    double more;  // factor by which it raises the weight of a GPU that gets it
   };
   std::vector<Replica> MoreReplicas() const;  // the largest win first
   // A slot whose expert has other replicas.
@@ -119,7 +119,7 @@ class ImprovementSteps {
   Arrangement& arrangement_;
   double scale_;
   ImprovementLimits limits_;
-  double inverse_speed_;  // of all GPUs; 0: they differ
+  double inverse_speed_;  // one for all GPUs; 0: they differ
   int32_t num_experts_;
   std::vector<char> had_;           // [m * n], in the incumbent
   std::vector<int32_t> incumbent_;  // [S], experts
@@ -130,9 +130,9 @@ class ImprovementSteps {
   double peak_ = 0;
   double softness_ = 0;         // in load
   std::vector<double> weight_;  // [m]
-  std::vector<double> root_;    // [m], of the weights
-  std::vector<double> less_;    // [S], factor that is left of the GPU's weight without the slot, and
-  std::vector<double> more_;    // its inverse
+  std::vector<double> root_;    // [m], square roots of the weights
+  std::vector<double> less_;  // [S], factor that is left of the GPU's weight without the slot, and
+  std::vector<double> more_;  // its inverse
   double sum_of_weights_ = 0;
   std::vector<int32_t> by_load_;  // [m], the hottest first
   ReplacementTrial trial_;
