@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <deque>
 #include <limits>
 #include <utility>
 
@@ -29,8 +30,11 @@ constexpr double kSure = 1;
 constexpr double kSureAlone = 2;
 constexpr double kFirstTimes = 4;  // ratio of gain to price required before a window was seen
 
-std::vector<LayerId> TestedLayers(int32_t num_layers) {
-  const int32_t tested = std::min(num_layers, kMaxTestedLayers);
+std::vector<LayerId> TestedLayers(const Topology& topology) {
+  const int32_t num_layers = topology.num_layers();
+  const int64_t work = int64_t{topology.num_slots()} * topology.num_gpus();
+  const int64_t most = std::clamp<int64_t>(kMaxTestedWork / work, 1, kMaxTestedLayers);
+  const int64_t tested = std::min<int64_t>(num_layers, most);
   std::vector<LayerId> layers;
   for (int64_t i = 0; i < tested; ++i) {
     layers.push_back(LayerId{static_cast<int32_t>(i * num_layers / tested)});
@@ -108,7 +112,7 @@ Backtest::Backtest(Placement start, std::vector<LayerId> layers, double scale,
 
 absl::StatusOr<Backtest> Backtest::Begin(const Placement& incumbent,
                                          const BacktestOptions& options) {
-  std::vector<LayerId> layers = TestedLayers(incumbent.topology().num_layers());
+  std::vector<LayerId> layers = TestedLayers(incumbent.topology());
   EPLB_ASSIGN_OR_RETURN(Placement start, LayersOf(incumbent, layers));
   const double scale =
       static_cast<double>(incumbent.topology().num_layers()) / static_cast<double>(layers.size());
@@ -242,25 +246,40 @@ absl::StatusOr<double> Backtest::PredictedFall(const ExpectedLoad& expected,
   return Finite(sum / expected.recent_steps);
 }
 
-absl::Status Backtest::Decide(Shadow& shadow, std::span<const SeenWindow> windows,
-                              const BacktestInput& input) const {
+absl::StatusOr<const Backtest::Solved*> Backtest::Solve(const Shadow& shadow,
+                                                        std::span<const SeenWindow> windows,
+                                                        const BacktestInput& input,
+                                                        std::deque<Solved>& solved) const {
+  EPLB_ASSIGN_OR_RETURN(ExpectedLoad expected, ExpectLoad(shadow.candidate.estimate, windows));
+  const auto known = std::ranges::find_if(solved, [&](const Solved& one) {
+    return one.policy == shadow.candidate.policy && one.before == shadow.in_force &&
+           one.expected == expected;
+  });
+  if (known != solved.end()) return &*known;
   PolicyOptions options = options_.policy;
   options.effort = Effort::kFast;
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
                         MakePolicy(shadow.candidate.policy, options));
-  EPLB_ASSIGN_OR_RETURN(const ExpectedLoad expected,
-                        ExpectLoad(shadow.candidate.estimate, windows));
-  const Placement before = shadow.in_force;
-  EPLB_ASSIGN_OR_RETURN(Placement after, SolveAligned(*policy, {.load = expected.load,
-                                                                .topology = before.topology(),
-                                                                .previous = &before,
-                                                                .speeds = input.speeds,
-                                                                .split = options_.split,
-                                                                .recent = expected.recent,
-                                                                .abandoned = input.abandoned}));
+  EPLB_ASSIGN_OR_RETURN(Placement after,
+                        SolveAligned(*policy, {.load = expected.load,
+                                               .topology = shadow.in_force.topology(),
+                                               .previous = &shadow.in_force,
+                                               .speeds = input.speeds,
+                                               .split = options_.split,
+                                               .recent = expected.recent,
+                                               .abandoned = input.abandoned}));
+  solved.push_back(
+      {shadow.candidate.policy, std::move(expected), shadow.in_force, std::move(after)});
+  return &solved.back();
+}
+
+absl::Status Backtest::Decide(Shadow& shadow, const Solved& solved,
+                              const BacktestInput& input) const {
+  const Placement& before = solved.before;
+  const Placement& after = solved.after;
   shadow.promise.reset();
   if (after == before) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const double tokens, PredictedFall(expected, before, after, input));
+  EPLB_ASSIGN_OR_RETURN(const double tokens, PredictedFall(solved.expected, before, after, input));
   if (tokens <= 0) return absl::OkStatus();
   shadow.promise = {.before = before, .after = after, .tokens_per_step = tokens};
   EPLB_ASSIGN_OR_RETURN(const double owed, Price(before, after, input));
@@ -315,6 +334,7 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
 absl::Status Backtest::DecideWhereDue(std::span<const SeenWindow> recent,
                                       const BacktestInput& input) {
   std::vector<SeenWindow> windows;
+  std::deque<Solved> solved;
   for (Shadow& shadow : shadows_) {
     if (shadow.candidate.policy.empty()) continue;
     if (shadow.windows_since_decision >= 0) ++shadow.windows_since_decision;
@@ -325,7 +345,8 @@ absl::Status Backtest::DecideWhereDue(std::span<const SeenWindow> recent,
       EPLB_ASSIGN_OR_RETURN(SeenWindow some, LayersOf(recent[i], layers_));
       windows.push_back(std::move(some));
     }
-    EPLB_RETURN_IF_ERROR(Decide(shadow, windows, input));
+    EPLB_ASSIGN_OR_RETURN(const Solved* one, Solve(shadow, windows, input, solved));
+    EPLB_RETURN_IF_ERROR(Decide(shadow, *one, input));
   }
   return absl::OkStatus();
 }

@@ -5,8 +5,10 @@
 
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <optional>
 #include <span>
+#include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -23,9 +25,11 @@
 
 namespace eplb {
 
-// Layers that the back-test looks at, spread evenly: what it computes for a decision costs no more
-// than a few solutions of the whole model, however deep that is.
+// Layers that the back-test looks at, spread evenly. However deep the model is, a decision costs no
+// more than a few solutions of it; and no more than so many slots * GPUs, which a solution's time
+// follows: 8 layers up to 256 GPUs of 1,024 slots, 2 layers of 512 GPUs with 2,048.
 inline constexpr int32_t kMaxTestedLayers = 8;
+inline constexpr int64_t kMaxTestedWork = int64_t{1} << 21;
 
 struct BacktestOptions {
   std::vector<Candidate> candidates = {};  // empty: those that policy `auto` has for the split
@@ -134,8 +138,16 @@ class Backtest {
                      const BacktestInput& input) const;
   absl::Status Follow(const BacktestInput& input);
   absl::Status DecideWhereDue(std::span<const SeenWindow> recent, const BacktestInput& input);
-  absl::Status Decide(Shadow& shadow, std::span<const SeenWindow> windows,
-                      const BacktestInput& input) const;
+  // A policy's answer in this window, which candidates that ask the same question share.
+  struct Solved {
+    std::string_view policy;
+    ExpectedLoad expected;
+    Placement before;
+    Placement after;
+  };
+  absl::StatusOr<const Solved*> Solve(const Shadow& shadow, std::span<const SeenWindow> windows,
+                                      const BacktestInput& input, std::deque<Solved>& solved) const;
+  absl::Status Decide(Shadow& shadow, const Solved& solved, const BacktestInput& input) const;
   absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,
                                        const BacktestInput& input) const;
   // Seconds of the whole model's migration; 0 without prices.

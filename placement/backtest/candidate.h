@@ -60,6 +60,8 @@ struct ExpectedLoad {
   double StepsFor(SplitMode split) const {
     return split == SplitMode::kBatch ? recent_steps : num_steps;
   }
+
+  friend bool operator==(const ExpectedLoad&, const ExpectedLoad&) = default;
 };
 
 // windows: oldest first, at least one. errors: those of CombineLoads.

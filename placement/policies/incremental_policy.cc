@@ -47,15 +47,35 @@ SlotRow RowOf(const IndexMatrix& matrix, Eigen::Index row) {
   return {matrix.data() + row * matrix.cols(), static_cast<size_t>(matrix.cols())};
 }
 
-std::vector<double> LoadOf(const Load& load, Eigen::Index layer) {
-  const RealMatrix tokens = load.ToDouble().row(layer);
-  return {tokens.data(), tokens.data() + tokens.size()};
+std::vector<double> LoadOf(const RealMatrix& tokens, Eigen::Index layer) {
+  const double* const row = tokens.row(layer).data();
+  return {row, row + tokens.cols()};
 }
+
+// The loads of a PolicyInput as numbers [L, E].
+struct Tokens {
+  explicit Tokens(const PolicyInput& input) : load(input.load.ToDouble()) {
+    for (const Load& window : input.recent) recent.push_back(window.ToDouble());
+    const Load& newest = input.recent.empty() ? input.load : input.recent.back();
+    are_counts = newest.is_counts();
+  }
+
+  // In the newest window, where that is of counts; else 0.
+  double PerGpu(Eigen::Index layer, int32_t num_gpus) const {
+    const RealMatrix& newest = recent.empty() ? load : recent.back();
+    return are_counts ? newest.row(layer).sum() / num_gpus : 0;
+  }
+
+  RealMatrix load;
+  std::vector<RealMatrix> recent;
+  bool are_counts = false;
+};
 
 // A layer's usable GPUs as one domain; under a hierarchy experts have affinities.
 struct Frame {
   Domain domain;
   std::vector<int32_t> slots;  // slots of the domain, in the layer
+  bool homeless = false;       // a hierarchy asks for affinities, and the incumbent keeps none
 
   Layout Read(SlotRow layer) const {
     Layout layout;
@@ -229,10 +249,12 @@ class IncrementalPolicy final : public Policy {
     Frame frame = SearchFrameOf(topology, speeds, hierarchy);
     frame.domain.allow_duplicates = options_.allow_duplicates;
     IndexMatrix slots = aligned.physical_to_logical_map();
+    const Tokens tokens(input);
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
       EPLB_RETURN_IF_ERROR(CheckWanted(input));
-      SetLayer(input, hierarchy, RowOf(previous.physical_to_logical_map(), layer), layer, frame);
-      const Layout chosen = Choose(input, frame, layer, hierarchy,
+      SetLayer(tokens, topology, hierarchy, RowOf(previous.physical_to_logical_map(), layer), layer,
+               frame);
+      const Layout chosen = Choose(tokens, input.abandoned, frame, layer,
                                    frame.Read(RowOf(previous.physical_to_logical_map(), layer)),
                                    frame.Read(RowOf(aligned.physical_to_logical_map(), layer)));
       for (size_t i = 0; i < chosen.size(); ++i) slots(layer, frame.slots[i]) = chosen[i];
@@ -245,42 +267,41 @@ class IncrementalPolicy final : public Policy {
 
  private:
   // Loads and affinities of a layer; no affinities where the incumbent keeps none.
-  static void SetLayer(const PolicyInput& input, Hierarchy hierarchy, SlotRow incumbent,
-                       int32_t layer, Frame& frame) {
-    frame.domain.load = LoadOf(input.load, layer);
+  static void SetLayer(const Tokens& tokens, const Topology& topology, Hierarchy hierarchy,
+                       SlotRow incumbent, int32_t layer, Frame& frame) {
+    frame.domain.load = LoadOf(tokens.load, layer);
     frame.domain.affine_node_of_expert.clear();
     if (hierarchy == Hierarchy::kNone) return;
-    const auto affinities = NodeAffinityOf(input.topology, hierarchy, incumbent);
-    if (!affinities.has_value()) return;
-    const auto per_group =
-        static_cast<size_t>(input.topology.num_experts() / input.topology.num_groups());
+    const auto affinities = NodeAffinityOf(topology, hierarchy, incumbent);
+    frame.homeless = !affinities.has_value();
+    if (frame.homeless) return;
+    const auto per_group = static_cast<size_t>(topology.num_experts() / topology.num_groups());
     for (const int32_t node : *affinities) {
       frame.domain.affine_node_of_expert.insert(frame.domain.affine_node_of_expert.end(), per_group,
                                                 node);
     }
   }
 
-  Layout Choose(const PolicyInput& input, const Frame& frame, int32_t layer, Hierarchy hierarchy,
-                Layout incumbent, const Layout& balanced) const {
+  Layout Choose(const Tokens& tokens, const std::atomic<bool>* abandoned, const Frame& frame,
+                int32_t layer, Layout incumbent, const Layout& balanced) const {
     const Domain& domain = frame.domain;
     const Layout before = incumbent;
-    const bool homeless = hierarchy != Hierarchy::kNone && domain.affine_node_of_expert.empty();
-    if (homeless || !Repair(domain, incumbent)) return balanced;
+    if (frame.homeless || !Repair(domain, incumbent)) return balanced;
     std::vector<std::vector<double>> windows;
-    for (const Load& window : input.recent) windows.push_back(LoadOf(window, layer));
+    for (const RealMatrix& window : tokens.recent) windows.push_back(LoadOf(window, layer));
     if (windows.empty()) windows.push_back(domain.load);
     Contest contest(domain, std::move(windows));
     contest.Offer(incumbent, 0);
     const double bound = DomainBound(domain);
-    if (bound <= 0 || !IsOff(domain, incumbent, bound, TokensPerGpu(input, frame, layer))) {
+    if (bound <= 0 || !IsOff(domain, incumbent, bound, tokens.PerGpu(layer, domain.num_gpus()))) {
       return incumbent;
     }
     const int32_t budget = BudgetOf(domain, incumbent, bound);
     OfferedSteps steps{.bound = bound, .copies_per_gpu = budget, .spread = true};
-    OfferSteps(domain, incumbent, steps, input.abandoned, contest);
+    OfferSteps(domain, incumbent, steps, abandoned, contest);
     if (contest.best_copies() == 0) {
       steps.spread = false;
-      OfferSteps(domain, incumbent, steps, input.abandoned, contest);
+      OfferSteps(domain, incumbent, steps, abandoned, contest);
     }
     const LayoutCopies copies = CopiesBetween(domain, before, balanced);
     if (copies.most <= budget) contest.Offer(balanced, copies.sum);
@@ -294,15 +315,6 @@ class IncrementalPolicy final : public Policy {
     arrangement.Assign(incumbent);
     if (arrangement.MaxLoad() <= bound * (1 + kVeryFarOff)) return kDefaultMovesPerGpu;
     return arrangement.num_slots();
-  }
-
-  // In a window, where windows are counts; else 0.
-  static double TokensPerGpu(const PolicyInput& input, const Frame& frame, int32_t layer) {
-    const Load& window = input.recent.empty() ? input.load : input.recent.back();
-    if (!window.is_counts()) return 0;
-    double tokens = 0;
-    for (const double expert : LoadOf(window, layer)) tokens += expert;
-    return tokens / static_cast<double>(frame.domain.num_gpus());
   }
 
   PolicyOptions options_;

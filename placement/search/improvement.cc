@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <numeric>
 #include <utility>
 
@@ -18,8 +19,20 @@ constexpr double kFreeStep = 0.25;
 // A replica is replaced by a more useful one if that lowers the squared units by this part of the
 // best possible. Among those slots the load decides.
 constexpr double kNearlyBest = 0.7;
+// Exchanges with this many of the coolest GPUs are looked at. More of them balance 512 GPUs no
+// better, in twice the time.
+constexpr size_t kCoolest = 128;
 // Less than this part of all weights is rounding.
 constexpr double kLeastPart = 1e-12;
+// More than the rounding of a few products, in parts of the sum of their absolute values.
+constexpr double kRounding = 1e-12;
+
+double CommonInverseSpeed(const Arrangement& arrangement) {
+  for (int32_t gpu = 1; gpu < arrangement.num_gpus(); ++gpu) {
+    if (arrangement.inverse_speed(gpu) != arrangement.inverse_speed(0)) return 0;
+  }
+  return arrangement.inverse_speed(0);
+}
 
 }  // namespace
 
@@ -40,11 +53,16 @@ ImprovementSteps::ImprovementSteps(Arrangement& arrangement, double scale,
     : arrangement_(arrangement),
       scale_(scale),
       limits_(limits),
+      inverse_speed_(CommonInverseSpeed(arrangement)),
       num_experts_(arrangement.domain().num_experts()),
       had_(AsIndex(arrangement.num_gpus()) * AsIndex(num_experts_)),
+      incumbent_(arrangement.experts().begin(), arrangement.experts().end()),
       holds_(had_.size()),
       arrived_(AsIndex(arrangement.num_gpus())),
       weight_(AsIndex(arrangement.num_gpus())),
+      root_(weight_.size()),
+      less_(incumbent_.size()),
+      more_(incumbent_.size()),
       by_load_(AsIndex(arrangement.num_gpus())) {
   for (int32_t slot = 0; slot < arrangement.num_slots(); ++slot) {
     had_[IndexOf(arrangement.gpu_of(slot), arrangement.expert_in(slot))] = 1;
@@ -82,8 +100,12 @@ void ImprovementSteps::Refresh() {
       arrived_[AsIndex(gpu)] += cost;
       copies_ += cost;
       holds_[IndexOf(gpu, arrangement_.expert_in(slot))] = 1;
+      const double load = arrangement_.unit_in(slot) * arrangement_.inverse_speed(gpu);
+      more_[AsIndex(slot)] = std::exp(load / softness_);
+      less_[AsIndex(slot)] = 1 / more_[AsIndex(slot)];
     }
     weight_[AsIndex(gpu)] = WeightOf(arrangement_.load(gpu));
+    root_[AsIndex(gpu)] = std::sqrt(weight(gpu));
     sum_of_weights_ += weight(gpu);
   }
   std::ranges::stable_sort(
@@ -105,9 +127,13 @@ bool ImprovementSteps::Step(double least_win) {
 }
 
 void ImprovementSteps::ConsiderSwaps(Choice& best) const {
+  const size_t coolest = std::min(by_load_.size(), kCoolest);
+  Choice good = best;  // no worse exchange is the best
+  ConsiderSwapsOf(by_load_.front(), by_load_.back(), good);
+  best.value = std::max(best.value, good.value * (1 - kRounding));
   for (const int32_t hot : by_load_) {
     if (weight(hot) <= best.value * kFreeStep) return;
-    for (const int32_t cool : by_load_) {
+    for (const int32_t cool : std::span(by_load_).last(coolest)) {
       if (arrangement_.load(cool) >= arrangement_.load(hot)) continue;
       if (MostOfSwap(hot, cool) > best.value * LeastCopies(hot, cool)) {
         ConsiderSwapsOf(hot, cool, best);
@@ -120,7 +146,7 @@ void ImprovementSteps::ConsiderSwaps(Choice& best) const {
 // they are equal.
 double ImprovementSteps::MostOfSwap(int32_t hot, int32_t cool) const {
   if (arrangement_.inverse_speed(hot) != arrangement_.inverse_speed(cool)) return weight(hot);
-  const double apart = std::sqrt(weight(hot)) - std::sqrt(weight(cool));
+  const double apart = root_[AsIndex(hot)] - root_[AsIndex(cool)];
   return apart * apart;
 }
 
@@ -129,13 +155,24 @@ double ImprovementSteps::LeastCopies(int32_t hot, int32_t cool) const {
   return untouched ? 2 : kFreeStep;
 }
 
+double ImprovementSteps::MostOfSlots(int32_t a, int32_t b) const {
+  const double hot = weight(arrangement_.gpu_of(a));
+  const double cool = weight(arrangement_.gpu_of(b));
+  const double after =
+      hot * less_[AsIndex(a)] * more_[AsIndex(b)] + cool * more_[AsIndex(a)] * less_[AsIndex(b)];
+  return hot + cool - after + kRounding * (hot + cool + after);
+}
+
 void ImprovementSteps::ConsiderSwapsOf(int32_t hot, int32_t cool, Choice& best) const {
   const double most = MostOfSwap(hot, cool);
+  const double least_copies = LeastCopies(hot, cool);
+  const bool equal = arrangement_.inverse_speed(hot) == arrangement_.inverse_speed(cool);
   for (int32_t a = arrangement_.first_slot(hot); a < arrangement_.end_slot(hot); ++a) {
     const int32_t leaving = arrangement_.expert_in(a);
     for (int32_t b = arrangement_.first_slot(cool); b < arrangement_.end_slot(cool); ++b) {
       const double tokens = arrangement_.unit_in(a) - arrangement_.unit_in(b);
       if (tokens <= 0) continue;
+      if (equal && MostOfSlots(a, b) <= best.value * least_copies) continue;
       const int32_t arriving = arrangement_.expert_in(b);
       const int32_t to_hot = CopiesMore(hot, arriving, leaving);
       const int32_t to_cool = CopiesMore(cool, leaving, arriving);
@@ -179,56 +216,94 @@ std::vector<ImprovementSteps::Replica> ImprovementSteps::MoreReplicas() const {
          s = arrangement_.NextOf(s)) {
       win += WinWithout(arrangement_.gpu_of(s), less);
     }
-    replicas.push_back({.expert = expert, .unit = unit, .win = win});
+    const double load = unit * inverse_speed_ / softness_;
+    replicas.push_back({.expert = expert,
+                        .unit = unit,
+                        .win = win,
+                        .less = std::exp(-less * inverse_speed_ / softness_),
+                        .more = std::exp(load)});
   }
-  std::ranges::stable_sort(replicas,
-                           [](const Replica& a, const Replica& b) { return a.win > b.win; });
+  std::ranges::stable_sort(replicas, std::ranges::greater(), &Replica::win);
   return replicas;
 }
 
-std::vector<ImprovementSteps::Harm> ImprovementSteps::HarmElsewhere(int32_t slot) const {
+ImprovementSteps::Departure ImprovementSteps::DepartureOf(int32_t slot) const {
   const int32_t expert = arrangement_.expert_in(slot);
+  Departure departure = {
+      .slot = slot, .gpu = arrangement_.gpu_of(slot), .expert = expert, .harms = {}, .harm = 0};
   const double more = arrangement_.unit(expert) / (arrangement_.count(expert) - 1);
-  std::vector<Harm> harms;
   for (int32_t s = arrangement_.FirstOf(expert); s != Arrangement::kEmpty;
        s = arrangement_.NextOf(s)) {
     if (s == slot) continue;
     const int32_t gpu = arrangement_.gpu_of(s);
-    harms.push_back({.gpu = gpu, .weight = -WinWithout(gpu, -more)});
+    departure.harms.push_back({.gpu = gpu, .weight = -WinWithout(gpu, -more)});
+    departure.harm += departure.harms.back().weight;
   }
-  return harms;
+  return departure;
+}
+
+double ImprovementSteps::MostHere(const Departure& departure, const Replica& replica) const {
+  const double before = weight(departure.gpu);
+  if (inverse_speed_ == 0) return before;
+  const double after = before * less_[AsIndex(departure.slot)] * replica.more;
+  return before - after + kRounding * (before + after);
 }
 
 void ImprovementSteps::ConsiderReplacements(Choice& best) {
   const std::vector<Replica> replicas = MoreReplicas();
+  std::vector<size_t> places(replicas.size());  // places of the experts
+  for (size_t i = 0; i < replicas.size(); ++i) places[AsIndex(replicas[i].expert)] = i;
   for (int32_t slot = 0; slot < arrangement_.num_slots(); ++slot) {
-    const int32_t leaving = arrangement_.expert_in(slot);
-    if (arrangement_.count(leaving) < 2) continue;
-    const int32_t gpu = arrangement_.gpu_of(slot);
-    const double unit = arrangement_.unit(leaving);
-    const std::vector<Harm> harms = HarmElsewhere(slot);
-    const double most_here = WinWithout(gpu, unit);
-    for (const Replica& replica : replicas) {
-      if (replica.win + most_here <= best.value * kFreeStep) break;
-      const int32_t more = CopiesMore(gpu, replica.expert, leaving);
-      const double copies = std::max(kFreeStep, double{1} * more);
-      // Looked at in the order of cost. A GPU that holds both experts is harmed less than that.
-      double most = replica.win + most_here;
-      for (const Harm& harm : harms) {
-        if (!Holds(harm.gpu, replica.expert)) most -= harm.weight;
-      }
-      if (most <= best.value * copies || replica.expert == leaving) continue;
-      most += WinWithout(gpu, unit - replica.unit) - most_here;
-      if (most <= best.value * copies || !Affordable(gpu, more) ||
-          copies_ + more > limits_.copies || !arrangement_.MayReplace(slot, replica.expert)) {
-        continue;
-      }
-      trial_.Try(arrangement_, slot, replica.expert);
-      const double win = TrialWin();
-      if (win <= best.value * copies) continue;
-      best = {.value = win / copies, .slot = slot, .expert = replica.expert};
-    }
+    if (arrangement_.count(arrangement_.expert_in(slot)) < 2) continue;
+    const double most = replicas.front().win + weight(arrangement_.gpu_of(slot));
+    if (most <= best.value * kFreeStep) continue;
+    ConsiderReplacementsOf(DepartureOf(slot), replicas, places, best);
   }
+}
+
+// Most replicas cost a copy, unless they replace an earlier one, and make up for no harm. The rest
+// returns to its place or is held by a harmed GPU.
+void ImprovementSteps::ConsiderReplacementsOf(const Departure& departure,
+                                              std::span<const Replica> replicas,
+                                              std::span<const size_t> places, Choice& best) {
+  const int32_t gpu = departure.gpu;
+  const double least_copies = CostOf(gpu, departure.expert) == 0 ? 1 : kFreeStep;
+  const double harm = departure.harm * (1 - kRounding);
+  for (const Replica& replica : replicas) {
+    if (replica.win + weight(gpu) - harm <= best.value * least_copies) break;
+    if (replica.win + MostHere(departure, replica) - harm <= best.value * least_copies) continue;
+    ConsiderReplacement(departure, replica, best);
+  }
+  const auto consider_rest = [&](std::span<const int32_t> experts, int32_t on) {
+    for (int32_t s = arrangement_.first_slot(on); s < arrangement_.end_slot(on); ++s) {
+      ConsiderReplacement(departure, replicas[places[AsIndex(experts[AsIndex(s)])]], best);
+    }
+  };
+  consider_rest(incumbent_, gpu);
+  for (const Departure::Harm& one : departure.harms) {
+    consider_rest(arrangement_.experts(), one.gpu);
+  }
+}
+
+// Conditions are in the order of cost. A GPU that holds both experts is harmed less.
+void ImprovementSteps::ConsiderReplacement(const Departure& departure, const Replica& replica,
+                                           Choice& best) {
+  const int32_t more = CopiesMore(departure.gpu, replica.expert, departure.expert);
+  const double copies = std::max(kFreeStep, double{1} * more);
+  double most = replica.win + MostHere(departure, replica);
+  const double least = best.value * copies - kRounding * most;
+  if (most <= least || replica.expert == departure.expert) return;
+  for (const Departure::Harm& one : departure.harms) {
+    most -= one.weight * (Holds(one.gpu, replica.expert) ? replica.less : 1);
+  }
+  if (most <= least || !Affordable(departure.gpu, more) || copies_ + more > limits_.copies ||
+      !arrangement_.MayReplace(departure.slot, replica.expert)) {
+    return;
+  }
+  trial_.Try(arrangement_, departure.slot, replica.expert);
+  const double win = TrialWin();
+  if (win <= best.value * copies) return;
+  best = {.value = win / copies, .slot = departure.slot, .expert = replica.expert};
 }
 
 bool ImprovementSteps::Spread(double least_part) {

@@ -75,6 +75,8 @@ class ImprovementSteps {
   // Weight that all GPUs lose by the last trial.
   double TrialWin() const;
   void ConsiderSwaps(Choice& best) const;
+  // Never less than what an exchange of two slots takes from the weights of GPUs of equal speed.
+  double MostOfSlots(int32_t a, int32_t b) const;
   // The most that an exchange between two GPUs can take from their weights, and its least cost.
   double MostOfSwap(int32_t hot, int32_t cool) const;
   double LeastCopies(int32_t hot, int32_t cool) const;
@@ -84,16 +86,31 @@ class ImprovementSteps {
     int32_t expert;
     double unit;  // unit of all its replicas with one more
     double win;   // weight that the GPUs that hold it already lose
+    double less;  // factor that is left of the weights of these GPUs
+    double more;  // factor by which it raises the weight of a GPU that gets it
   };
   std::vector<Replica> MoreReplicas() const;  // the largest win first
-  // Weight that each other GPU with the expert in a slot gains if the expert leaves the slot.
-  struct Harm {
+  // A slot whose expert has other replicas.
+  struct Departure {
+    int32_t slot;
     int32_t gpu;
-    double weight;
+    int32_t expert;
+    // Weight that each other GPU with the expert gains.
+    struct Harm {
+      int32_t gpu;
+      double weight;
+    };
+    std::vector<Harm> harms;
+    double harm;  // their sum
   };
-  std::vector<Harm> HarmElsewhere(int32_t slot) const;
+  Departure DepartureOf(int32_t slot) const;
+  // Never less than the weight that the slot's GPU loses if a replica takes the expert's place.
+  double MostHere(const Departure& departure, const Replica& replica) const;
   bool Holds(int32_t gpu, int32_t expert) const { return holds_[IndexOf(gpu, expert)] != 0; }
   void ConsiderReplacements(Choice& best);
+  void ConsiderReplacementsOf(const Departure& departure, std::span<const Replica> replicas,
+                              std::span<const size_t> places, Choice& best);
+  void ConsiderReplacement(const Departure& departure, const Replica& replica, Choice& best);
   // The slot that gets `expert`, among those whose own expert loses no more than `most_missed` in
   // squared units; -1 if there is none.
   int32_t SlotFor(int32_t expert, double most_missed);
@@ -102,8 +119,10 @@ class ImprovementSteps {
   Arrangement& arrangement_;
   double scale_;
   ImprovementLimits limits_;
+  double inverse_speed_;  // one for all GPUs; 0: they differ
   int32_t num_experts_;
-  std::vector<char> had_;  // [m * n], in the incumbent
+  std::vector<char> had_;           // [m * n], in the incumbent
+  std::vector<int32_t> incumbent_;  // [S], experts
   // State of the last Refresh.
   std::vector<char> holds_;       // [m * n]
   std::vector<int32_t> arrived_;  // [m], copies of the present layout
@@ -111,6 +130,9 @@ class ImprovementSteps {
   double peak_ = 0;
   double softness_ = 0;         // in load
   std::vector<double> weight_;  // [m]
+  std::vector<double> root_;    // [m], square roots of the weights
+  std::vector<double> less_;  // [S], factor that is left of the GPU's weight without the slot, and
+  std::vector<double> more_;  // its inverse
   double sum_of_weights_ = 0;
   std::vector<int32_t> by_load_;  // [m], the hottest first
   ReplacementTrial trial_;

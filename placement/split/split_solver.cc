@@ -2,6 +2,7 @@
 
 #include <cstddef>
 
+#include "placement/ids.h"
 #include "placement/split/split_scratch.h"
 
 namespace eplb {
