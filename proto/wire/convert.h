@@ -1,5 +1,5 @@
 // Converts between protobuf messages and plain values. Only server/core/views.cc, server/rpc,
-// server/messages, client/session and the query stubs of client/cli include it.
+// client/session and the query stubs of client/cli include it.
 #pragma once
 
 #include <string>

@@ -2,6 +2,8 @@
 
 #include <vector>
 
+#include "base/text.h"
+
 namespace eplb::wire {
 namespace {
 
@@ -37,6 +39,9 @@ void ClipTexts(Message* message, size_t most) {
   for (const FieldDescriptor* field : fields) {
     if (field->type() == FieldDescriptor::TYPE_STRING) ClipText(*field, most, message);
     if (field->type() == FieldDescriptor::TYPE_MESSAGE) ClipInside(*field, most, message);
+    if (field->type() != FieldDescriptor::TYPE_DOUBLE || field->is_repeated()) continue;
+    const Reflection& values = *message->GetReflection();
+    values.SetDouble(message, field, FiniteOrZero(values.GetDouble(*message, field)));
   }
 }
 

@@ -1,5 +1,5 @@
-// The texts of a message, made fit to be parsed and shown by whoever receives it. Protobuf sends
-// text that is not UTF-8, and then the receiver refuses the whole message.
+// The texts and numbers of a message, made fit to be parsed and shown by whoever receives it.
+// Protobuf sends text that is not UTF-8, and then the receiver refuses the whole message.
 #pragma once
 
 #include <cstddef>
@@ -10,8 +10,9 @@
 
 namespace eplb::wire {
 
-// Replaces every string field of `message` and of the messages inside it by Clipped(field, most).
-// Fields of bytes stay as they are. cost: linear in the message's fields.
+// Replaces every string field of `message` and of the messages inside it by Clipped(field, most),
+// and every number that is not finite by 0. Fields of bytes and repeated numbers stay as they are.
+// cost: linear in the message's fields.
 void ClipTexts(google::protobuf::Message* message, size_t most = kMaxLongText);
 
 }  // namespace eplb::wire

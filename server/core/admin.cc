@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "placement/split/batch_split.h"
+#include "proto/wire/message_json.h"
 #include "proto/wire/messages.h"
 #include "proto/wire/names.h"
 #include "server/core/decisions/decide.h"
@@ -106,14 +107,11 @@ void Write(Deed& deed) {
 }
 
 void Audit(Deed& deed) {
-  RecordChange(deed.context, {.job = deed.job.name,
-                              .name = NameOf(deed.change.verb),
-                              .term = deed.job.term,
-                              .version = VersionOf(deed.job),
-                              .reason = deed.outcome,
-                              .actor = deed.change.actor,
-                              .before = deed.before,
-                              .after = deed.after});
+  Record record = RecordOf(deed.job, NameOf(deed.change.verb), deed.outcome);
+  record.event.set_actor(deed.change.actor);
+  record.event.set_before(deed.before);
+  record.event.set_after(deed.after);
+  RecordChange(deed.context, std::move(record));
 }
 
 std::string PauseText(const Job& job) {
@@ -223,7 +221,7 @@ absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& roll
 }
 
 absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
-                                            const Placement& target, Plan& plan) {
+                                            const Placement& target, v1::Plan& plan) {
   const Placement& incumbent = *job.last_known->placement;
   const Costs costs = CostsOf(state, job);
   const BoundaryLimits limits = LimitsOf(job);
@@ -231,7 +229,7 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
   EPLB_ASSIGN_OR_RETURN(moves, SplitToFit(incumbent, std::move(moves), costs, limits));
   const int64_t rows = LeastStagingRows(*job.current);
   for (const LayerMove& move : moves) {
-    plan.transfers += move.transfers;
+    plan.set_transfers(plan.transfers() + static_cast<uint64_t>(move.transfers));
     if (move.staging_rows <= rows) continue;
     return FailedPrecondition("layer ", move.next.layer.value, " needs ", move.staging_rows,
                               " rows of staging on one GPU, the ranks have ", rows);
@@ -242,28 +240,33 @@ absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
 }
 
 // How even both placements are on the newest window, should there be one.
-void MeasureRollback(const Job& job, const Placement& target, Plan& plan) {
+void MeasureRollback(const Job& job, const Placement& target, v1::Plan& plan) {
   if (job.windows.complete.empty()) return;
   const Window& window = job.windows.complete.back();
-  plan.split = job.current->split;
+  const SplitMode split = job.current->split;
+  plan.set_split(wire::SplitName(split));
   const GpuSpeeds* speeds = job.windows.speeds.get();
   const absl::StatusOr<Evaluation> before =
-      EvaluateSplit(*window.load, *job.last_known->placement, plan.split, speeds);
-  const absl::StatusOr<Evaluation> after = EvaluateSplit(*window.load, target, plan.split, speeds);
+      EvaluateSplit(*window.load, *job.last_known->placement, split, speeds);
+  const absl::StatusOr<Evaluation> after = EvaluateSplit(*window.load, target, split, speeds);
   if (!before.ok() || !after.ok()) return;
-  plan.decided_first_step = window.first_step;
-  plan.decided_last_step = window.last_step;
-  plan.balancedness_before =
-      MeasuredOver(job.windows.complete, window.first_step, window.last_step, plan.split, speeds);
-  plan.balancedness_in_force = before->mean_balancedness.value_or(0);
-  plan.balancedness_predicted = after->mean_balancedness;
-  if (before->peak_load > 0) plan.peak_fall = 1 - after->peak_load / before->peak_load;
+  plan.set_decided_first_step(static_cast<uint64_t>(window.first_step));
+  plan.set_decided_last_step(static_cast<uint64_t>(window.last_step));
+  const double measured =
+      MeasuredOver(job.windows.complete, window.first_step, window.last_step, split, speeds);
+  if (measured > 0) plan.set_balancedness_before(measured);
+  if (const auto& figure = before->mean_balancedness) plan.set_balancedness_in_force(*figure);
+  if (const auto& figure = after->mean_balancedness) plan.set_balancedness_predicted(*figure);
+  if (before->peak_load > 0) plan.set_peak_fall(1 - after->peak_load / before->peak_load);
 }
 
 absl::Status Do(Deed& deed, const Rollback& rollback) {
   Job& job = deed.job;
   EPLB_ASSIGN_OR_RETURN(const int64_t version, RollbackTargetOf(job, rollback.to_version));
-  Plan plan{.policy = wire::kRollbackPolicy, .result = PlanResult::kProposed};
+  v1::Plan plan;
+  plan.set_policy(wire::kRollbackPolicy);
+  plan.set_result(v1::PLAN_RESULT_PROPOSED);
+  plan.set_split(wire::SplitName(SplitMode::kEqual));
   std::vector<Chunk> chunks;
   {
     const ReadersIn readers(deed.context.lock);
@@ -278,10 +281,11 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
   deed.outcome = absl::StrCat("the placement of version ", version, " is proposed in ",
                               CountText(static_cast<int64_t>(chunks.size()), "chunk"), " with ",
-                              CountText(plan.transfers, "transfer"), "; paused until resume");
-  plan.reason = deed.outcome;
-  plan.num_chunks = static_cast<int32_t>(chunks.size());
-  plan.asked_by = deed.change.actor;
+                              CountText(static_cast<int64_t>(plan.transfers()), "transfer"),
+                              "; paused until resume");
+  plan.set_reason(deed.outcome);
+  plan.set_num_chunks(static_cast<uint32_t>(chunks.size()));
+  plan.set_asked_by(deed.change.actor);
   ProposeChunks(deed.context, job,
                 {.chunks = std::move(chunks),
                  .plan = std::move(plan),
@@ -317,7 +321,7 @@ absl::Status Do(Deed& deed, const ForgetJob&) {
     return FailedPrecondition("job ", job.name,
                               " has ranks connected, expected none: end its run first");
   }
-  deed.before = std::string(JobStateName(StateOf(job)));
+  deed.before = wire::EnumText(StateOf(job));
   deed.after = "forgotten";
   deed.outcome = absl::StrCat("forgotten", deed.By());
   deed.context.decision.effects.emplace_back(Forget{job.name, /*required=*/BelongsInStore(job)});
@@ -329,13 +333,12 @@ void Refuse(DecisionContext& context, const Change& change, const Job* job,
             const absl::Status& status) {
   ++context.state.counters.changes_refused;
   // A name that is no job's gets no log of its own, or names would grow without bound.
-  RecordChange(context, {.job = job == nullptr ? "" : job->name,
-                         .name = "refused",
-                         .term = job == nullptr ? 0 : job->term,
-                         .version = job == nullptr ? 0 : VersionOf(*job),
-                         .reason = absl::StrCat(NameOf(change.verb),
-                                                " was refused: ", std::string(status.message())),
-                         .actor = change.actor});
+  const Job none{};
+  Record record =
+      RecordOf(job == nullptr ? none : *job, "refused",
+               absl::StrCat(NameOf(change.verb), " was refused: ", std::string(status.message())));
+  record.event.set_actor(change.actor);
+  RecordChange(context, std::move(record));
   context.decision.effects.emplace_back(Reply{change.ticket, status});
 }
 
@@ -448,12 +451,9 @@ void UndoChange(DecisionContext& context, const absl::Status& status) {
   state.counters = undo.counters;
   ++state.counters.changes_refused;
   const std::string why = absl::StrCat("it cannot be stored: ", std::string(status.message()));
-  RecordChange(context, {.job = undo.job.name,
-                         .name = "refused",
-                         .term = undo.job.term,
-                         .version = VersionOf(undo.job),
-                         .reason = absl::StrCat(undo.verb, " was refused: ", why),
-                         .actor = undo.actor});
+  Record record = RecordOf(undo.job, "refused", absl::StrCat(undo.verb, " was refused: ", why));
+  record.event.set_actor(undo.actor);
+  RecordChange(context, std::move(record));
   context.decision.effects.emplace_back(Reply{undo.ticket, Unavailable(why)});
   const std::string name = undo.job.name;  // a job that was forgotten is known again
   state.jobs.insert_or_assign(name, std::move(undo.job));

@@ -216,6 +216,7 @@ void TakeStep(DecisionContext& context, Sender sender, int64_t step) {
 // The newest complete window goes to the caller, who has room for more than the core needs.
 void KeepNewest(DecisionContext& context, const Job& job, const Run& run, bool measured) {
   const Window& window = job.windows.complete.back();
+  const double seconds = SecondsPerStep(run.rate);
   context.decision.effects.emplace_back(
       KeepWindow{job.name,
                  {.run_id = run.name,
@@ -223,7 +224,7 @@ void KeepNewest(DecisionContext& context, const Job& job, const Run& run, bool m
                   .first_step = window.first_step,
                   .last_step = window.last_step,
                   .coverage = window.coverage,
-                  .step_seconds = AboveZero(SecondsPerStep(run.rate)),
+                  .step_seconds = seconds > 0 ? std::optional(seconds) : std::nullopt,
                   .load = window.load,
                   .on_gpus = window.on_gpus,
                   .split = run.split,
@@ -452,7 +453,7 @@ void On(DecisionContext& context, const DrainRequested& event) {
 void Restore(State& state, StoredJob stored, absl::Time now) {
   Job& job = state.jobs[stored.job];
   job.name = stored.job;
-  job.phase_since = stored.end ? stored.end->at : now;
+  job.phase_since = stored.end ? absl::FromUnixMicros(stored.end->unix_micros()) : now;
   job.last_retry_at = now;
   job.next_version = std::max(stored.next_version, stored.version + 1);
   for (const RanVersion& ran : stored.history) NoteRan(job, ran.version, ran.digest);
@@ -463,12 +464,13 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
         stored.version, digest, std::make_shared<const Placement>(*std::move(stored.placement))};
   }
   job.stored = StoreStamp{stored.version, job.next_version,
-                          job.last_known ? job.last_known->digest : Digest(), stored.end};
+                          job.last_known ? job.last_known->digest : Digest(),
+                          stored.end ? stored.end->SerializeAsString() : ""};
   Recall(state, job, stored.memory);
   // Its stragglers are refused after a restart as they were before.
-  if (stored.end && stored.end->how != RunEnding::kLost) {
-    const bool is_newest = stored.end->run_id == job.remembered;
-    AddGone(job, {stored.end->run_id, is_newest ? job.run_number : 0});
+  if (stored.end && stored.end->ending() != v1::RUN_ENDING_LOST) {
+    const bool is_newest = stored.end->run_id() == job.remembered;
+    AddGone(job, {stored.end->run_id(), is_newest ? job.run_number : 0});
   }
   job.ended_before = std::move(stored.end);
   job.memory_is_ours = true;

@@ -63,9 +63,9 @@ class Core {
   // Above every version ever given out under this name, by this daemon and those before it.
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;  // NotFound
   // Newest first, at most kMaxPlans and `limit`. NotFound for an unknown job.
-  absl::StatusOr<std::vector<Plan>> Plans(const std::string& job, int32_t limit) const;
+  absl::StatusOr<std::vector<v1::Plan>> Plans(const std::string& job, int32_t limit) const;
   // NotFound for an unknown job, and for a plan that is not kept.
-  absl::StatusOr<Plan> OnePlan(const std::string& job, int64_t plan) const;
+  absl::StatusOr<v1::Plan> OnePlan(const std::string& job, int64_t plan) const;
   // NotFound for an unknown job and before the first complete window.
   absl::StatusOr<WindowView> NewestWindow(const std::string& job) const;
   // The version that a Rollback goes to: the one asked for, or the one before the decision that led

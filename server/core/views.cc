@@ -3,6 +3,7 @@
 #include <deque>
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -22,7 +23,6 @@
 #include "server/core/state/state.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/values/measured.h"
-#include "server/messages/records.h"
 
 namespace eplb::core {
 namespace {
@@ -69,10 +69,10 @@ void ShowRanks(const Job& job, absl::Time now, v1::JobStatus& status) {
   }
 }
 
-int64_t LastSwitchedStep(const Job& job) {
+uint64_t LastSwitchedStep(const Job& job) {
   const auto found = std::find_if(job.plans.rbegin(), job.plans.rend(),
-                                  [](const Plan& plan) { return plan.switched_step > 0; });
-  return found == job.plans.rend() ? 0 : found->switched_step;
+                                  [](const v1::Plan& plan) { return plan.switched_step() > 0; });
+  return found == job.plans.rend() ? 0 : found->switched_step();
 }
 
 // Decides for every view whether the job has measured figures. Empty: it has.
@@ -106,28 +106,21 @@ void ShowMeasured(const Job& job, v1::JobStatus& status) {
 }
 
 void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
-  if (const Plan* plan = NewestSwitched(job)) {
-    if (const auto& figure = plan->balancedness_predicted) {
-      status.set_balancedness_predicted(*figure);
+  if (const v1::Plan* plan = NewestSwitched(job)) {
+    if (plan->has_balancedness_predicted()) {
+      status.set_balancedness_predicted(plan->balancedness_predicted());
     }
-    if (const auto& figure = plan->balancedness_seen) status.set_balancedness_seen(*figure);
-    if (const auto& figure = plan->prediction_error) status.set_prediction_error(*figure);
-    if (const auto& figure = plan->prediction_evidence) {
-      status.set_prediction_evidence(static_cast<uint64_t>(*figure));
+    if (plan->has_balancedness_seen()) status.set_balancedness_seen(plan->balancedness_seen());
+    if (plan->has_prediction_error()) status.set_prediction_error(plan->prediction_error());
+    if (plan->has_prediction_evidence()) {
+      status.set_prediction_evidence(plan->prediction_evidence());
     }
   }
-  v1::PredictionCounts& counts = *status.mutable_prediction_counts();
-  counts.set_within(static_cast<uint64_t>(job.prediction_counts.within));
-  counts.set_above(static_cast<uint64_t>(job.prediction_counts.above));
-  counts.set_below(static_cast<uint64_t>(job.prediction_counts.below));
+  *status.mutable_prediction_counts() = job.prediction_counts;
   if (TraitsOf(job.settings.policy_name).chooses && job.chooser.state != nullptr) {
-    for (const TriedCandidate& one : CandidatesOf(*job.chooser.state)) {
-      ToProto(one, status.add_candidates());
-    }
+    AddCandidates(*job.chooser.state, status.mutable_candidates());
   }
-  if (const int64_t step = LastSwitchedStep(job); step > 0) {
-    status.set_last_switched_step(static_cast<uint64_t>(step));
-  }
+  if (const uint64_t step = LastSwitchedStep(job); step > 0) status.set_last_switched_step(step);
   status.set_commits(static_cast<uint64_t>(job.commits));
   status.set_last_reason(job.last_reason);
   if (job.account.pause_seconds > 0) status.set_spent_seconds(job.account.pause_seconds);
@@ -171,7 +164,7 @@ void ShowCandidate(const Config& config, const Job& job, absl::Time now, v1::Job
 
 // Progress of the job, and what stops it.
 void ShowState(const State& state, const Job& job, absl::Time now, v1::JobStatus& status) {
-  status.set_state(ToProto(StateOf(job)));
+  status.set_state(StateOf(job));
   status.set_state_seconds(absl::ToDoubleSeconds(now - job.phase_since));
   status.set_waiting_for(WaitingFor(job));
   status.set_stuck_seconds(absl::ToDoubleSeconds(StuckFor(state.config, job, now)));
@@ -198,13 +191,13 @@ void Show(const State& state, const Job& job, absl::Time now, v1::JobStatus& sta
   wire::ToProto(job.current ? job.current->shape : TopologyOptions(), status.mutable_shape());
   if (job.current) ShowRun(job, now, status);
   if (job.candidate) ShowCandidate(state.config, job, now, status);
-  if (const RunEnd* end = EndOf(job)) {
-    status.set_ending(ToProto(end->how));
-    status.set_end_reason(end->reason);
-    status.set_led_elsewhere(end->elsewhere);
-    status.set_run_id(end->run_id);
-    status.set_world_size(static_cast<uint32_t>(end->world_size));
-    status.set_step(static_cast<uint64_t>(std::max(job.step, end->step)));
+  if (const v1::RunEnd* end = EndOf(job)) {
+    status.set_ending(end->ending());
+    status.set_end_reason(end->reason());
+    status.set_led_elsewhere(end->elsewhere());
+    status.set_run_id(end->run_id());
+    status.set_world_size(end->world_size());
+    status.set_step(std::max(status.step(), end->step()));
   }
   const Digest digest = job.last_known ? job.last_known->digest : Digest();
   status.set_digest(digest.bytes.data(), digest.bytes.size());
@@ -251,24 +244,24 @@ absl::StatusOr<int64_t> Core::NextVersion(const std::string& job) const {
   return found->second.next_version;
 }
 
-absl::StatusOr<std::vector<Plan>> Core::Plans(const std::string& job, int32_t limit) const {
+absl::StatusOr<std::vector<v1::Plan>> Core::Plans(const std::string& job, int32_t limit) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
-  const std::deque<Plan>& plans = found->second.plans;
+  const std::deque<v1::Plan>& plans = found->second.plans;
   const auto count = std::min<ptrdiff_t>(std::max(limit, 0), std::ssize(plans));
-  return std::vector<Plan>(plans.rbegin(), plans.rbegin() + count);
+  return std::vector<v1::Plan>(plans.rbegin(), plans.rbegin() + count);
 }
 
-absl::StatusOr<Plan> Core::OnePlan(const std::string& job, int64_t plan) const {
+absl::StatusOr<v1::Plan> Core::OnePlan(const std::string& job, int64_t plan) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
-  const std::deque<Plan>& plans = found->second.plans;
-  const auto one =
-      std::ranges::find_if(plans, [plan](const Plan& other) { return other.plan == plan; });
+  const std::deque<v1::Plan>& plans = found->second.plans;
+  const auto one = std::ranges::find_if(
+      plans, [plan](const v1::Plan& other) { return std::cmp_equal(other.plan(), plan); });
   if (one != plans.end()) return *one;
   const std::string kept =
       plans.empty() ? "none was made yet"
-                    : absl::StrCat(plans.front().plan, "..", plans.back().plan, " are kept");
+                    : absl::StrCat(plans.front().plan(), "..", plans.back().plan(), " are kept");
   return NotFound("job ", job, " has no decision ", plan, ": ", kept);
 }
 

@@ -26,6 +26,6 @@ struct Traffic {
 
 // plan: the decision that led from `before` to `after`. errors, cost: those of FlowsBetween.
 absl::StatusOr<Traffic> TrafficBetween(const Placement& before, const Placement& after,
-                                       const core::Plan& plan);
+                                       const v1::Plan& plan);
 
 }  // namespace eplb

@@ -25,39 +25,51 @@ int64_t TokensOf(const Load& load) {
   return tokens;
 }
 
-WindowFigures FiguresOf(const core::PastWindow& window, absl::Time now) {
-  WindowFigures figures{.completed_at = now,
-                        .run_id = window.run_id,
-                        .first_step = window.first_step,
-                        .last_step = window.last_step,
-                        .coverage = window.coverage,
-                        .step_seconds = window.step_seconds,
-                        .tokens = TokensOf(*window.load),
-                        .split = window.split,
-                        .has_loads = true};
-  if (window.on_gpus != nullptr) figures.versions = window.on_gpus->versions;
-  if (!window.measured) return figures;
+void AddMeasured(const core::PastWindow& window, v1::Window& figures) {
   const core::Measured& measured = *window.measured;
-  figures.versions = measured.versions;
-  figures.split = measured.split;
-  figures.balancedness = measured.balancedness;
-  figures.balancedness_static = measured.balancedness_static;
-  figures.balancedness_without_eplb = measured.balancedness_without_eplb;
-  if (measured.split == SplitMode::kEqual) {
-    figures.balancedness_equal = measured.balancedness;
-  } else if (window.on_gpus != nullptr) {
-    figures.balancedness_equal =
-        EvaluateGpuLoads(window.on_gpus->loads, window.shape.num_gpus).mean_balancedness;
+  figures.mutable_versions()->Assign(measured.versions.begin(), measured.versions.end());
+  figures.set_split(wire::SplitName(measured.split));
+  figures.set_balancedness(measured.balancedness);
+  if (const auto& figure = measured.balancedness_static) figures.set_balancedness_static(*figure);
+  if (const auto& figure = measured.balancedness_without_eplb) {
+    figures.set_balancedness_without_eplb(*figure);
   }
+  std::optional<double> equal = measured.balancedness;
+  if (measured.split != SplitMode::kEqual) {
+    equal = window.on_gpus == nullptr
+                ? std::nullopt
+                : EvaluateGpuLoads(window.on_gpus->loads, window.shape.num_gpus).mean_balancedness;
+  }
+  if (equal) figures.set_balancedness_equal(*equal);
+}
+
+v1::Window FiguresOf(const core::PastWindow& window, absl::Time now) {
+  v1::Window figures;
+  figures.set_completed_unix_micros(absl::ToUnixMicros(now));
+  figures.set_run_id(window.run_id);
+  figures.set_first_step(static_cast<uint64_t>(window.first_step));
+  figures.set_last_step(static_cast<uint64_t>(window.last_step));
+  figures.set_coverage(window.coverage);
+  if (window.step_seconds) figures.set_step_seconds(*window.step_seconds);
+  figures.set_tokens(static_cast<uint64_t>(TokensOf(*window.load)));
+  figures.set_split(wire::SplitName(window.split));
+  figures.set_has_loads(true);
+  if (window.on_gpus != nullptr) {
+    const std::vector<int64_t>& versions = window.on_gpus->versions;
+    figures.mutable_versions()->Assign(versions.begin(), versions.end());
+  }
+  if (window.measured) AddMeasured(window, figures);
   return figures;
 }
+
+int64_t NumberOf(const v1::Window& figures) { return static_cast<int64_t>(figures.window()); }
 
 }  // namespace
 
 void WindowHistory::Add(const std::string& job, const core::PastWindow& window, absl::Time now) {
-  WindowFigures figures = FiguresOf(window, now);
+  v1::Window figures = FiguresOf(window, now);
   const std::lock_guard lock(mutex_);
-  figures.window = ++newest_window_;
+  figures.set_window(static_cast<uint64_t>(++newest_window_));
   OfJob& of_job = jobs_[job];
   of_job.windows.push_back({.figures = std::move(figures),
                             .shape = window.shape,
@@ -82,8 +94,8 @@ void WindowHistory::Forget(const std::string& job) {
 void WindowHistory::Restore(std::vector<StoredWindow> windows) {
   const std::lock_guard lock(mutex_);
   for (StoredWindow& one : windows) {
-    newest_window_ = one.figures.window;
-    one.figures.has_loads = false;
+    newest_window_ = NumberOf(one.figures);
+    one.figures.set_has_loads(false);
     OfJob& of_job = jobs_[one.job];
     of_job.windows.push_back({.figures = std::move(one.figures), .shape = {}});
     ++num_windows_;
@@ -98,12 +110,12 @@ std::vector<StoredWindow> WindowHistory::Unsaved(size_t limit) const {
   std::vector<StoredWindow> unsaved;
   for (const auto& [name, job] : jobs_) {
     for (auto kept = job.windows.rbegin(); kept != job.windows.rend(); ++kept) {
-      if (kept->figures.window <= saved_window_) break;
+      if (NumberOf(kept->figures) <= saved_window_) break;
       unsaved.push_back({.job = name, .figures = kept->figures});
     }
   }
   std::ranges::sort(unsaved, [](const StoredWindow& a, const StoredWindow& b) {
-    return a.figures.window < b.figures.window;
+    return a.figures.window() < b.figures.window();
   });
   if (unsaved.size() > limit) unsaved.resize(limit);
   return unsaved;
@@ -114,16 +126,16 @@ void WindowHistory::NoteSaved(int64_t window) {
   saved_window_ = std::max(saved_window_, window);
 }
 
-std::vector<WindowFigures> WindowHistory::Figures(const std::string& job, int64_t after,
-                                                  int32_t limit) const {
+std::vector<v1::Window> WindowHistory::Figures(const std::string& job, int64_t after,
+                                               int32_t limit) const {
   const std::lock_guard lock(mutex_);
-  std::vector<WindowFigures> result;
+  std::vector<v1::Window> result;
   const auto found = jobs_.find(job);
   if (found == jobs_.end()) return result;
   const std::deque<Kept>& windows = found->second.windows;
   const auto newer =
       std::partition_point(windows.begin(), windows.end(),
-                           [after](const Kept& kept) { return kept.figures.window <= after; });
+                           [after](const Kept& kept) { return NumberOf(kept.figures) <= after; });
   const auto surplus = std::max<ptrdiff_t>(windows.end() - newer - std::max(limit, 0), 0);
   std::transform(newer + surplus, windows.end(), std::back_inserter(result),
                  [](const Kept& kept) { return kept.figures; });
@@ -140,13 +152,13 @@ absl::StatusOr<WindowLoads> WindowHistory::Loads(const std::string& job,
                          (window ? !found->second.windows.empty() : found->second.num_held > 0);
     if (!has_any) return NotFound("job ", job, " has no complete window since the daemon started");
     const std::deque<Kept>& windows = found->second.windows;
-    const int64_t number = window.value_or(windows.back().figures.window);
+    const int64_t number = window.value_or(NumberOf(windows.back().figures));
     const auto one = std::partition_point(windows.begin(), windows.end(), [=](const Kept& each) {
-      return each.figures.window < number;
+      return NumberOf(each.figures) < number;
     });
-    if (one == windows.end() || one->figures.window != number) {
+    if (one == windows.end() || NumberOf(one->figures) != number) {
       return NotFound("job ", job, " has no window ", number, "; those that are kept are within ",
-                      windows.front().figures.window, "..", windows.back().figures.window);
+                      windows.front().figures.window(), "..", windows.back().figures.window());
     }
     if (one->load == nullptr) {
       return NotFound("the loads of window ", number, " of job ", job,
@@ -180,7 +192,7 @@ void WindowHistory::DropOldestLoads(OfJob& job) {
   load_bytes_ -= BytesOf(oldest);
   oldest.load.reset();
   oldest.on_gpus.reset();
-  oldest.figures.has_loads = false;
+  oldest.figures.set_has_loads(false);
   --job.num_held;
 }
 
@@ -195,8 +207,8 @@ void WindowHistory::BoundWindows() {
     OfJob* oldest = nullptr;
     for (auto& [name, job] : jobs_) {
       if (job.windows.size() < 2) continue;
-      const int64_t number = job.windows.front().figures.window;
-      if (oldest == nullptr || number < oldest->windows.front().figures.window) oldest = &job;
+      const uint64_t number = job.windows.front().figures.window();
+      if (oldest == nullptr || number < oldest->windows.front().figures.window()) oldest = &job;
     }
     if (oldest == nullptr) return;
     DropOldest(*oldest);
@@ -205,7 +217,7 @@ void WindowHistory::BoundWindows() {
 
 void WindowHistory::BoundBytes() {
   const auto oldest_held = [](const OfJob& job) {
-    return job.windows[job.windows.size() - job.num_held].figures.window;
+    return job.windows[job.windows.size() - job.num_held].figures.window();
   };
   while (load_bytes_ > limits_.max_load_bytes) {
     OfJob* oldest = nullptr;

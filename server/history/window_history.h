@@ -24,11 +24,10 @@ namespace eplb {
 
 using core::kMaxPastWindows;
 using core::StoredWindow;
-using core::WindowFigures;
 
 // Loads of one window.
 struct WindowLoads {
-  WindowFigures figures;
+  v1::Window figures;
   std::shared_ptr<const Load> load;                // [L, E]
   std::shared_ptr<const core::GpuTokens> on_gpus;  // in equal shares; null: not known
   RealMatrix on_gpus_static;                       // [L, G], tokens under the static layout
@@ -61,7 +60,7 @@ class WindowHistory {
 
   // Oldest first: the newest `limit` of those above `after`; empty for a job that has none.
   // cost: O(limit).
-  std::vector<WindowFigures> Figures(const std::string& job, int64_t after, int32_t limit) const;
+  std::vector<v1::Window> Figures(const std::string& job, int64_t after, int32_t limit) const;
   // window: a number, or none for the newest that has loads. errors: NotFound when there is no such
   // window of the job, or when its loads are not kept any more. cost: O(L * S), without the lock.
   absl::StatusOr<WindowLoads> Loads(const std::string& job, std::optional<int64_t> window) const;
@@ -70,7 +69,7 @@ class WindowHistory {
 
  private:
   struct Kept {
-    WindowFigures figures;
+    v1::Window figures;
     TopologyOptions shape;
     std::shared_ptr<const Load> load = nullptr;  // null once dropped
     std::shared_ptr<const core::GpuTokens> on_gpus = nullptr;

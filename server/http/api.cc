@@ -113,8 +113,10 @@ absl::StatusOr<core::WindowView> WindowOf(const ApiSources& sources, const std::
                                           std::optional<int64_t> number) {
   if (!number) return sources.load(job);
   EPLB_ASSIGN_OR_RETURN(const WindowLoads loads, sources.window_loads(job, number));
-  return core::WindowView{loads.figures.first_step, loads.figures.last_step, loads.load,
-                          loads.figures.split == SplitMode::kEqual ? loads.on_gpus : nullptr};
+  const bool equal = loads.figures.split() == wire::SplitName(SplitMode::kEqual);
+  return core::WindowView{static_cast<int64_t>(loads.figures.first_step()),
+                          static_cast<int64_t>(loads.figures.last_step()), loads.load,
+                          equal ? loads.on_gpus : nullptr};
 }
 
 absl::StatusOr<std::string> LoadOf(const ApiSources& sources, const std::string& job,
@@ -132,9 +134,9 @@ absl::StatusOr<std::string> LoadOf(const ApiSources& sources, const std::string&
 
 absl::StatusOr<std::string> WindowsOf(const ApiSources& sources, const std::string& job,
                                       const Numbers& numbers) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<WindowFigures> windows,
+  EPLB_ASSIGN_OR_RETURN(std::vector<v1::Window> windows,
                         sources.windows(job, numbers.Find("after").value_or(0), numbers.limit()));
-  return WindowsToJson(job, windows);
+  return WindowsToJson(job, std::move(windows));
 }
 
 absl::StatusOr<std::string> GpuLoadsOf(const ApiSources& sources, const std::string& job,
@@ -152,18 +154,19 @@ absl::StatusOr<std::string> TrafficOf(const ApiSources& sources, const std::stri
 absl::StatusOr<std::string> PlansOf(const ApiSources& sources, const std::string& job,
                                     const Numbers& numbers) {
   if (const std::optional<int64_t> number = numbers.Find("plan")) {
-    EPLB_ASSIGN_OR_RETURN(const core::Plan plan, sources.plan(job, *number));
-    return PlansToJson(job, {&plan, 1}, /*with_times=*/true);
+    EPLB_ASSIGN_OR_RETURN(v1::Plan plan, sources.plan(job, *number));
+    return PlansToJson(job, {std::move(plan)});
   }
-  EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans, sources.plans(job, numbers.limit()));
-  return PlansToJson(job, plans, /*with_times=*/false);
+  EPLB_ASSIGN_OR_RETURN(std::vector<v1::Plan> plans, sources.plans(job, numbers.limit()));
+  for (v1::Plan& plan : plans) plan.clear_times();  // they are as long as the rest of a plan
+  return PlansToJson(job, std::move(plans));
 }
 
 absl::StatusOr<std::string> EventsOf(const ApiSources& sources, const std::string& job,
                                      const Numbers& numbers) {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<StoredEvent> events,
+  EPLB_ASSIGN_OR_RETURN(std::vector<v1::JobEvent> events,
                         sources.events(job, numbers.Find("after").value_or(0), numbers.limit()));
-  return EventsToJson(job, events);
+  return EventsToJson(job, std::move(events));
 }
 
 constexpr Parameter kRanks[] = {{"ranks", 1}};

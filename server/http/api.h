@@ -50,19 +50,19 @@ struct ApiSources {
       placement = {};
   std::function<absl::StatusOr<core::WindowView>(const std::string& job)> load = {};
   // See Runner::Windows, LoadsOf and TrafficOf.
-  std::function<absl::StatusOr<std::vector<WindowFigures>>(const std::string& job, int64_t after,
-                                                           int32_t limit)>
+  std::function<absl::StatusOr<std::vector<v1::Window>>(const std::string& job, int64_t after,
+                                                        int32_t limit)>
       windows = {};
   std::function<absl::StatusOr<WindowLoads>(const std::string& job, std::optional<int64_t> window)>
       window_loads = {};
   std::function<absl::StatusOr<Traffic>(const std::string& job, std::optional<int64_t> plan)>
       traffic = {};
-  std::function<absl::StatusOr<std::vector<core::Plan>>(const std::string& job, int32_t limit)>
+  std::function<absl::StatusOr<std::vector<v1::Plan>>(const std::string& job, int32_t limit)>
       plans = {};
-  std::function<absl::StatusOr<core::Plan>(const std::string& job, int64_t number)> plan = {};
+  std::function<absl::StatusOr<v1::Plan>(const std::string& job, int64_t number)> plan = {};
   // Newest first, with a sequence above `after`.
-  std::function<absl::StatusOr<std::vector<StoredEvent>>(const std::string& job, int64_t after,
-                                                         int32_t limit)>
+  std::function<absl::StatusOr<std::vector<v1::JobEvent>>(const std::string& job, int64_t after,
+                                                          int32_t limit)>
       events = {};
 };
 

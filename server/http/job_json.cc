@@ -10,7 +10,6 @@
 #include "proto/wire/message_json.h"
 #include "proto/wire/message_texts.h"
 #include "proto/wire/placement_json.h"
-#include "server/messages/records.h"
 
 #include <nlohmann/json.hpp>
 
@@ -31,12 +30,18 @@ Json RowsJson(const Matrix& matrix, Eigen::Index first, Eigen::Index last) {
   return rows;
 }
 
-Json FiguresJson(const WindowFigures& figures) {
-  v1::Window message;
-  ToProto(figures, &message);
-  Json json = wire::ToJson(message);
-  json["completed"] = wire::TimeText(message.completed_unix_micros());
-  return json;
+template <class Message>
+Json JsonOf(Message& message) {
+  wire::ClipTexts(&message);
+  return wire::ToJson(message);
+}
+
+// Returns {"job": job, key: the messages}.
+template <class Message>
+std::string ListJson(const std::string& job, const char* key, std::vector<Message>& messages) {
+  Json list = Json::array();
+  for (Message& message : messages) list.push_back(JsonOf(message));
+  return Line({{"job", job}, {key, std::move(list)}});
 }
 
 Json FlowsJson(std::span<const Flow> flows) {
@@ -47,10 +52,7 @@ Json FlowsJson(std::span<const Flow> flows) {
 
 }  // namespace
 
-std::string JobToJson(v1::JobStatus job) {
-  wire::ClipTexts(&job);
-  return Line(wire::ToJson(job));
-}
+std::string JobToJson(v1::JobStatus job) { return Line(JsonOf(job)); }
 
 std::string JobsToJson(std::vector<v1::JobStatus> jobs, std::vector<v1::Refusal> refusals,
                        std::span<const std::string> warnings, bool with_ranks) {
@@ -61,8 +63,7 @@ std::string JobsToJson(std::vector<v1::JobStatus> jobs, std::vector<v1::Refusal>
   }
   for (v1::Refusal& refusal : refusals) *response.add_refusals() = std::move(refusal);
   for (const std::string& warning : warnings) response.add_warnings(warning);
-  wire::ClipTexts(&response);
-  Json status = wire::ToJson(response);
+  Json status = JsonOf(response);
   return Line({{"jobs", std::move(status["jobs"])},
                {"jobs_hidden", false},  // see GetStatus; HTTP hides none
                {"refusals", std::move(status["refusals"])},
@@ -97,21 +98,25 @@ std::string LoadToJson(const std::string& job, const core::WindowView& window,
        {"versions", on_gpus == nullptr ? Json::array() : Json(on_gpus->versions)}});
 }
 
-std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows) {
+std::string WindowsToJson(const std::string& job, std::vector<v1::Window> windows) {
   Json list = Json::array();
-  for (const WindowFigures& figures : windows) list.push_back(FiguresJson(figures));
+  for (v1::Window& window : windows) {
+    list.push_back(JsonOf(window));
+    list.back()["completed"] = wire::TimeText(window.completed_unix_micros());
+  }
   return Line({{"job", job}, {"windows", std::move(list)}});
 }
 
 std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads) {
+  const auto& versions = loads.figures.versions();
   const core::GpuTokens* on_gpus = loads.on_gpus.get();
   return Line(
       {{"job", job},
-       {"window", loads.figures.window},
-       {"first_step", loads.figures.first_step},
-       {"last_step", loads.figures.last_step},
-       {"versions", loads.figures.versions},
-       {"split", wire::SplitName(loads.figures.split)},
+       {"window", loads.figures.window()},
+       {"first_step", loads.figures.first_step()},
+       {"last_step", loads.figures.last_step()},
+       {"versions", std::vector<uint64_t>(versions.begin(), versions.end())},
+       {"split", loads.figures.split()},
        {"gpu_loads", on_gpus == nullptr ? Json::array()
                                         : RowsJson(on_gpus->loads, 0, on_gpus->loads.rows() - 1)},
        {"gpu_loads_static", RowsJson(loads.on_gpus_static, 0, loads.on_gpus_static.rows() - 1)}});
@@ -131,26 +136,12 @@ std::string TrafficToJson(const std::string& job, const Traffic& traffic) {
                {"nodes", FlowsJson(traffic.flows.nodes)}});
 }
 
-std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans,
-                        bool with_times) {
-  Json list = Json::array();
-  for (const core::Plan& plan : plans) {
-    v1::Plan message;
-    ToProto(plan, &message);
-    if (!with_times) message.clear_times();
-    list.push_back(wire::ToJson(message));
-  }
-  return Line({{"job", job}, {"plans", std::move(list)}});
+std::string PlansToJson(const std::string& job, std::vector<v1::Plan> plans) {
+  return ListJson(job, "plans", plans);
 }
 
-std::string EventsToJson(const std::string& job, std::span<const StoredEvent> events) {
-  Json list = Json::array();
-  for (const StoredEvent& event : events) {
-    v1::JobEvent message;
-    ToProto(event, &message);
-    list.push_back(wire::ToJson(message));
-  }
-  return Line({{"job", job}, {"events", std::move(list)}});
+std::string EventsToJson(const std::string& job, std::vector<v1::JobEvent> events) {
+  return ListJson(job, "events", events);
 }
 
 std::string ErrorToJson(std::string_view text) { return Line({{"error", std::string(text)}}); }

@@ -20,14 +20,13 @@ std::string LayerToJson(const std::string& job, const wire::PlacementBody& body,
 std::string LoadToJson(const std::string& job, const core::WindowView& window,
                        std::optional<int32_t> layer);
 // windows: oldest first.
-std::string WindowsToJson(const std::string& job, std::span<const WindowFigures> windows);
+std::string WindowsToJson(const std::string& job, std::vector<v1::Window> windows);
 // Tokens of a window on GPUs: [layers][gpus], in equal shares of replicas, under the
 // placements that its steps ran under and under the static layout.
 std::string GpuLoadsToJson(const std::string& job, const WindowLoads& loads);
 std::string TrafficToJson(const std::string& job, const Traffic& traffic);
-// with_times: as long as all else of a plan together.
-std::string PlansToJson(const std::string& job, std::span<const core::Plan> plans, bool with_times);
-std::string EventsToJson(const std::string& job, std::span<const StoredEvent> events);
+std::string PlansToJson(const std::string& job, std::vector<v1::Plan> plans);
+std::string EventsToJson(const std::string& job, std::vector<v1::JobEvent> events);
 // {"error": text}
 std::string ErrorToJson(std::string_view text);
 // {"version": .., "grpc_version": ..}

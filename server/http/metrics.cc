@@ -326,9 +326,8 @@ std::vector<LabelledCount> ErrorsByCode(const Snapshot& s) {
 
 std::vector<LabelledCount> PlansByResult(const Snapshot& s) {
   std::vector<LabelledCount> counts;
-  for (size_t i = 0; i < s.counters.plans.size(); ++i) {
-    counts.emplace_back(core::PlanResultName(static_cast<core::PlanResult>(i)),
-                        s.counters.plans[i]);
+  for (size_t i = 1; i < s.counters.plans.size(); ++i) {
+    counts.emplace_back(wire::EnumText(static_cast<v1::PlanResult>(i)), s.counters.plans[i]);
   }
   return counts;
 }

@@ -6,7 +6,6 @@
 #include "base/status_macros.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/message_texts.h"
-#include "server/messages/records.h"
 #include "server/rpc/answer.h"
 
 namespace eplb {
@@ -105,7 +104,7 @@ class AdminService : public v1::Admin::CallbackService {
   CallReactor* Run(absl::StatusOr<core::Change> change, v1::AdminResponse* response) {
     auto* reactor = new OutcomeReactor([response](const core::ChangeOutcome& outcome) {
       response->set_version(static_cast<uint64_t>(outcome.version));
-      response->set_state(ToProto(outcome.state));
+      response->set_state(outcome.state);
       response->set_outcome(outcome.outcome);
       response->set_before(outcome.before);
       response->set_after(outcome.after);

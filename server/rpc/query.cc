@@ -1,6 +1,7 @@
 // Each question is admitted, then answered from memory or from the store.
 #include "server/rpc/query.h"
 
+#include <bit>
 #include <functional>
 #include <utility>
 
@@ -10,7 +11,6 @@
 #include "proto/wire/convert.h"
 #include "proto/wire/message_texts.h"
 #include "proto/wire/status.h"
-#include "server/messages/records.h"
 #include "server/rpc/answer.h"
 
 namespace eplb {
@@ -23,6 +23,21 @@ constexpr uint32_t kMaxLines = 1000;
 absl::StatusOr<int32_t> LimitOf(uint32_t limit, size_t most = kMaxLines) {
   if (limit > most) return InvalidInput("limit is ", limit, ", expected 0..", most);
   return limit == 0 ? kDefaultLines : static_cast<int32_t>(limit);
+}
+
+void AddLoads(const core::WindowView& window, v1::GetLoadResponse& out) {
+  static_assert(std::endian::native == std::endian::little);  // the order of bytes in counts_u64
+  const LoadMatrix& counts = window.load->counts();
+  out.set_first_step(static_cast<uint64_t>(window.first_step));
+  out.set_last_step(static_cast<uint64_t>(window.last_step));
+  out.set_num_layers(static_cast<uint32_t>(counts.rows()));
+  out.set_num_experts(static_cast<uint32_t>(counts.cols()));
+  out.set_counts_u64(counts.data(), static_cast<size_t>(counts.size()) * sizeof(int64_t));
+  if (window.on_gpus == nullptr) return;
+  const RealMatrix& gpu_loads = window.on_gpus->loads;
+  out.mutable_gpu_loads()->Assign(gpu_loads.data(), gpu_loads.data() + gpu_loads.size());
+  const std::vector<int64_t>& versions = window.on_gpus->versions;
+  out.mutable_versions()->Assign(versions.begin(), versions.end());
 }
 
 class QueryService : public v1::Query::CallbackService {
@@ -57,9 +72,8 @@ class QueryService : public v1::Query::CallbackService {
 
   CallReactor* GetJob(CallContext* context, const v1::GetJobRequest* request,
                       v1::JobStatus* response) override {
-    return Answer(context, request->job(), [&]() -> absl::Status {
+    return Answer(context, request->job(), response, [&]() -> absl::Status {
       EPLB_ASSIGN_OR_RETURN(*response, options_.runner->Job(request->job()));
-      wire::ClipTexts(response);
       return absl::OkStatus();
     });
   }
@@ -75,7 +89,7 @@ class QueryService : public v1::Query::CallbackService {
         return absl::OkStatus();
       });
     }
-    return Answer(context, request->job(), [&]() -> absl::Status {
+    return Answer(context, request->job(), response, [&]() -> absl::Status {
       EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody body,
                             options_.runner->PlacementInForce(request->job()));
       wire::ToProto(body.placement, body.version, response->mutable_placement());
@@ -90,23 +104,23 @@ class QueryService : public v1::Query::CallbackService {
     return Read(context, request->job(), [this, request, response]() -> absl::Status {
       EPLB_ASSIGN_OR_RETURN(const int32_t limit, LimitOf(request->limit()));
       EPLB_ASSIGN_OR_RETURN(
-          const std::vector<StoredEvent> events,
+          std::vector<v1::JobEvent> events,
           options_.runner->Events(request->job(), limit, Clamped(request->after_sequence())));
-      for (const StoredEvent& event : events) ToProto(event, response->add_events());
+      for (v1::JobEvent& event : events) *response->add_events() = std::move(event);
+      wire::ClipTexts(response);
       return absl::OkStatus();
     });
   }
 
   CallReactor* ListPlans(CallContext* context, const v1::ListPlansRequest* request,
                          v1::ListPlansResponse* response) override {
-    return Answer(context, request->job(), [&]() -> absl::Status {
+    return Answer(context, request->job(), response, [&]() -> absl::Status {
       EPLB_ASSIGN_OR_RETURN(const int32_t limit, LimitOf(request->limit()));
-      EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans,
+      EPLB_ASSIGN_OR_RETURN(std::vector<v1::Plan> plans,
                             options_.runner->Plans(request->job(), limit));
-      for (const core::Plan& plan : plans) {
-        v1::Plan& message = *response->add_plans();
-        ToProto(plan, &message);
-        message.clear_times();  // GetPlan returns them: they are as long as the rest of the plan
+      for (v1::Plan& plan : plans) {
+        plan.clear_times();  // GetPlan returns them: they are as long as the rest of the plan
+        *response->add_plans() = std::move(plan);
       }
       return absl::OkStatus();
     });
@@ -114,27 +128,33 @@ class QueryService : public v1::Query::CallbackService {
 
   CallReactor* ListWindows(CallContext* context, const v1::ListWindowsRequest* request,
                            v1::ListWindowsResponse* response) override {
-    return Answer(context, request->job(), [&]() -> absl::Status {
+    return Answer(context, request->job(), response, [&]() -> absl::Status {
       EPLB_ASSIGN_OR_RETURN(const int32_t limit, LimitOf(request->limit(), kMaxPastWindows));
       EPLB_ASSIGN_OR_RETURN(
-          const std::vector<WindowFigures> windows,
+          std::vector<v1::Window> windows,
           options_.runner->Windows(request->job(), Clamped(request->after_window()), limit));
-      for (const WindowFigures& figures : windows) ToProto(figures, response->add_windows());
+      for (v1::Window& window : windows) *response->add_windows() = std::move(window);
       return absl::OkStatus();
     });
   }
 
   CallReactor* GetPlan(CallContext* context, const v1::GetPlanRequest* request,
                        v1::Plan* response) override {
-    return AnswerWith(context, request->job(), response, [&] {
-      return options_.runner->OnePlan(request->job(), Clamped(request->plan()));
+    return Answer(context, request->job(), response, [&]() -> absl::Status {
+      EPLB_ASSIGN_OR_RETURN(*response,
+                            options_.runner->OnePlan(request->job(), Clamped(request->plan())));
+      return absl::OkStatus();
     });
   }
 
   CallReactor* GetLoad(CallContext* context, const v1::GetLoadRequest* request,
                        v1::GetLoadResponse* response) override {
-    return AnswerWith(context, request->job(), response,
-                      [&] { return options_.runner->NewestWindow(request->job()); });
+    return Answer(context, request->job(), response, [&]() -> absl::Status {
+      EPLB_ASSIGN_OR_RETURN(const core::WindowView window,
+                            options_.runner->NewestWindow(request->job()));
+      AddLoads(window, *response);
+      return absl::OkStatus();
+    });
   }
 
  private:
@@ -147,21 +167,13 @@ class QueryService : public v1::Query::CallbackService {
   }
 
   // Answers a question about a job from memory.
-  template <class Question>
-  CallReactor* Answer(CallContext* context, const std::string& job, Question question) {
-    const absl::Status admitted = options_.gate->AdmitJob(*context, Verb::kQuery, job);
-    return Done(context, admitted.ok() ? question() : admitted);
-  }
-
-  // Answers with the message of one object, which `question` returns.
   template <class Response, class Question>
-  CallReactor* AnswerWith(CallContext* context, const std::string& job, Response* response,
-                          Question question) {
-    return Answer(context, job, [&] {
-      const auto object = question();
-      if (object.ok()) ToProto(*object, response);
-      return object.status();
-    });
+  CallReactor* Answer(CallContext* context, const std::string& job, Response* response,
+                      Question question) {
+    const absl::Status admitted = options_.gate->AdmitJob(*context, Verb::kQuery, job);
+    const absl::Status answered = admitted.ok() ? question() : admitted;
+    wire::ClipTexts(response);
+    return Done(context, answered);
   }
 
   // Answers a question about a job from the store, on the reader's thread.

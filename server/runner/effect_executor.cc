@@ -38,7 +38,7 @@ std::optional<core::StoreFailed> EffectExecutor::Execute(const core::Decision& d
     } else if (const auto* reply = std::get_if<core::Reply>(&effect)) {
       sinks_.reply(*reply);
     } else {
-      Record(std::get<core::Record>(effect).event);
+      Record(std::get<core::Record>(effect));
     }
     if (failed) return failed;
   }
@@ -80,18 +80,19 @@ std::optional<core::StoreFailed> EffectExecutor::Write(const core::StoreTerm& ef
   return core::StoreFailed{.job = "", .status = status};
 }
 
-void EffectExecutor::Record(const core::JobEvent& event) {
-  Log(LogLevel::kInfo, event.name,
-      {{"job", event.job},
-       {"term", event.term},
-       {"version", event.version},
-       {"reason", event.reason},
-       {"actor", event.actor}});
+void EffectExecutor::Record(const core::Record& record) {
+  const v1::JobEvent& event = record.event;
+  Log(LogLevel::kInfo, event.name(),
+      {{"job", event.job()},
+       {"term", record.term},
+       {"version", static_cast<int64_t>(event.version())},
+       {"reason", event.reason()},
+       {"actor", event.actor()}});
   const absl::Status status =
       Noted([&event](Store& store) { return store.AppendEvent(absl::Now(), event); });
   if (status.ok()) return;
   Log(LogLevel::kError, "event_not_stored",
-      {{"job", event.job}, {"name", event.name}, {"reason", std::string(status.message())}});
+      {{"job", event.job()}, {"name", event.name()}, {"reason", std::string(status.message())}});
 }
 
 void EffectExecutor::Write(const core::StorePlan& effect) {
@@ -99,7 +100,9 @@ void EffectExecutor::Write(const core::StorePlan& effect) {
       Noted([&effect](Store& store) { return store.WritePlan(effect.job, effect.plan); });
   if (status.ok()) return;
   Log(LogLevel::kError, "plan_not_stored",
-      {{"job", effect.job}, {"plan", effect.plan.plan}, {"reason", std::string(status.message())}});
+      {{"job", effect.job},
+       {"plan", static_cast<int64_t>(effect.plan.plan())},
+       {"reason", std::string(status.message())}});
 }
 
 std::optional<core::StoreFailed> EffectExecutor::Forget(const core::Forget& effect) {
@@ -143,7 +146,7 @@ bool EffectExecutor::SaveWindows() {
   if (windows.empty()) return false;
   const absl::Status status =
       Noted([&windows](Store& store) { return store.WriteWindows(windows); });
-  if (status.ok()) sinks_.history->NoteSaved(windows.back().figures.window);
+  if (status.ok()) sinks_.history->NoteSaved(static_cast<int64_t>(windows.back().figures.window()));
   return status.ok();
 }
 

@@ -56,7 +56,7 @@ class EffectExecutor {
  private:
   std::optional<core::StoreFailed> Write(const core::Store& effect);
   std::optional<core::StoreFailed> Write(const core::StoreTerm& effect);
-  void Record(const core::JobEvent& event);
+  void Record(const core::Record& record);
   // A refusal is logged, at most kLogsPerSecond of them a second.
   void Close(const core::Close& effect);
   void Write(const core::StorePlan& effect);

@@ -8,6 +8,7 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "base/thread_cpu_time.h"
+#include "proto/wire/message_json.h"
 #include "server/process/log.h"
 #include "server/store/opening.h"
 
@@ -331,12 +332,12 @@ absl::StatusOr<wire::PlacementBody> Runner::PlacementOf(const std::string& job,
   return wire::PlacementBody{version, digest, std::move(placement)};
 }
 
-absl::StatusOr<std::vector<core::Plan>> Runner::Plans(const std::string& job, int32_t limit) const {
+absl::StatusOr<std::vector<v1::Plan>> Runner::Plans(const std::string& job, int32_t limit) const {
   const std::lock_guard lock(core_mutex_);
   return core_.Plans(job, limit);
 }
 
-absl::StatusOr<core::Plan> Runner::OnePlan(const std::string& job, int64_t plan) const {
+absl::StatusOr<v1::Plan> Runner::OnePlan(const std::string& job, int64_t plan) const {
   const std::lock_guard lock(core_mutex_);
   return core_.OnePlan(job, plan);
 }
@@ -346,19 +347,19 @@ absl::StatusOr<core::WindowView> Runner::NewestWindow(const std::string& job) co
   return core_.NewestWindow(job);
 }
 
-absl::StatusOr<std::vector<StoredEvent>> Runner::Events(const std::string& job, int32_t limit,
-                                                        int64_t after_sequence) const {
-  EPLB_ASSIGN_OR_RETURN(std::vector<StoredEvent> events,
+absl::StatusOr<std::vector<v1::JobEvent>> Runner::Events(const std::string& job, int32_t limit,
+                                                         int64_t after_sequence) const {
+  EPLB_ASSIGN_OR_RETURN(std::vector<v1::JobEvent> events,
                         store_->ReadEvents(job, limit, after_sequence));
   if (!events.empty() || job.empty() || Job(job).ok()) return events;
-  EPLB_ASSIGN_OR_RETURN(const std::vector<StoredEvent> any, store_->ReadEvents(job, 1, 0));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<v1::JobEvent> any, store_->ReadEvents(job, 1, 0));
   if (any.empty()) EPLB_RETURN_IF_ERROR(Job(job).status());
   return events;
 }
 
-absl::StatusOr<std::vector<WindowFigures>> Runner::Windows(const std::string& job, int64_t after,
-                                                           int32_t limit) const {
-  std::vector<WindowFigures> windows = history_.Figures(job, after, limit);
+absl::StatusOr<std::vector<v1::Window>> Runner::Windows(const std::string& job, int64_t after,
+                                                        int32_t limit) const {
+  std::vector<v1::Window> windows = history_.Figures(job, after, limit);
   if (windows.empty()) EPLB_RETURN_IF_ERROR(Job(job).status());
   return windows;
 }
@@ -370,24 +371,25 @@ absl::StatusOr<WindowLoads> Runner::LoadsOf(const std::string& job,
   return loads;
 }
 
-absl::StatusOr<core::Plan> Runner::NewestSwitched(const std::string& job) const {
-  EPLB_ASSIGN_OR_RETURN(const std::vector<core::Plan> plans, Plans(job, core::kMaxPlans));
+absl::StatusOr<v1::Plan> Runner::NewestSwitched(const std::string& job) const {
+  EPLB_ASSIGN_OR_RETURN(const std::vector<v1::Plan> plans, Plans(job, core::kMaxPlans));
   const auto plan =
-      std::ranges::find_if(plans, [](const core::Plan& one) { return one.chunks_committed > 0; });
+      std::ranges::find_if(plans, [](const v1::Plan& one) { return one.chunks_committed() > 0; });
   if (plan != plans.end()) return *plan;
   return NotFound("no plan of job ", job, " has moved an expert yet");
 }
 
 absl::StatusOr<Traffic> Runner::TrafficOf(const std::string& job,
                                           std::optional<int64_t> number) const {
-  EPLB_ASSIGN_OR_RETURN(const core::Plan plan,
-                        number ? OnePlan(job, *number) : NewestSwitched(job));
-  if (plan.chunks_committed == 0) {
-    return NotFound("plan ", plan.plan, " of job ", job, " moved no expert: it was ",
-                    std::string(PlanResultName(plan.result)));
+  EPLB_ASSIGN_OR_RETURN(const v1::Plan plan, number ? OnePlan(job, *number) : NewestSwitched(job));
+  if (plan.chunks_committed() == 0) {
+    return NotFound("plan ", plan.plan(), " of job ", job, " moved no expert: it was ",
+                    wire::EnumText(plan.result()));
   }
-  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody before, PlacementOf(job, plan.base_version));
-  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody after, PlacementOf(job, plan.last_version));
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody before,
+                        PlacementOf(job, static_cast<int64_t>(plan.base_version())));
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementBody after,
+                        PlacementOf(job, static_cast<int64_t>(plan.last_version())));
   return TrafficBetween(before.placement, after.placement, plan);
 }
 

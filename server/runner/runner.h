@@ -98,16 +98,16 @@ class Runner {
   // Returns the placement that the job ran as `version`. errors: NotFound for one that is not kept,
   // those of the store.
   absl::StatusOr<wire::PlacementBody> PlacementOf(const std::string& job, int64_t version) const;
-  absl::StatusOr<std::vector<core::Plan>> Plans(const std::string& job, int32_t limit) const;
-  absl::StatusOr<core::Plan> OnePlan(const std::string& job, int64_t plan) const;
+  absl::StatusOr<std::vector<v1::Plan>> Plans(const std::string& job, int32_t limit) const;
+  absl::StatusOr<v1::Plan> OnePlan(const std::string& job, int64_t plan) const;
   absl::StatusOr<core::WindowView> NewestWindow(const std::string& job) const;
   // Newest first, those above `after_sequence`. Of an empty job: what concerns no job. errors:
   // NotFound for a job that has no event at all and is not known, those of the store.
-  absl::StatusOr<std::vector<StoredEvent>> Events(const std::string& job, int32_t limit,
-                                                  int64_t after_sequence = 0) const;
+  absl::StatusOr<std::vector<v1::JobEvent>> Events(const std::string& job, int32_t limit,
+                                                   int64_t after_sequence = 0) const;
   // Oldest first, the newest `limit` of those above `after`. errors: NotFound for an unknown job.
-  absl::StatusOr<std::vector<WindowFigures>> Windows(const std::string& job, int64_t after,
-                                                     int32_t limit) const;
+  absl::StatusOr<std::vector<v1::Window>> Windows(const std::string& job, int64_t after,
+                                                  int32_t limit) const;
   // window: a number, or none for the newest. errors: NotFound for an unknown job, and where the
   // window's loads are not kept.
   absl::StatusOr<WindowLoads> LoadsOf(const std::string& job, std::optional<int64_t> window) const;
@@ -133,7 +133,7 @@ class Runner {
   // Hands a question with a ticket to the core.
   template <class Question>
   absl::Status Post(Question question, ChangeDesk::Who who, ChangeDesk::Done done);
-  absl::StatusOr<core::Plan> NewestSwitched(const std::string& job) const;
+  absl::StatusOr<v1::Plan> NewestSwitched(const std::string& job) const;
   // An event when it left the core.
   struct Published {
     absl::Status readiness;

@@ -436,9 +436,9 @@ absl::Status Store::WriteJob(const core::StoredJob& job) {
   });
 }
 
-absl::Status Store::WritePlan(const std::string& job, const core::Plan& plan) {
+absl::Status Store::WritePlan(const std::string& job, const v1::Plan& plan) {
   const std::string all = JobKey(job, "plan/");
-  const std::string key = Numbered(all, plan.plan);
+  const std::string key = Numbered(all, static_cast<int64_t>(plan.plan()));
   return rows_->Write([&](const KeyReader& reader) {
     if (!Knows(reader, job)) return std::vector<Batch>();
     Batch batch{.puts = {{key, sqlite::RowToBytes(RowOf(job, plan))}}};
@@ -476,29 +476,31 @@ absl::StatusOr<Placement> Store::ReadPlacement(const std::string& job, int64_t v
   return std::move(row->placement);
 }
 
-absl::Status Store::AppendEvent(absl::Time time, const core::JobEvent& event) {
-  const bool of_operators = !event.actor.empty();
-  const std::string all = EventsKey(event.job, of_operators);
+absl::Status Store::AppendEvent(absl::Time time, v1::JobEvent event) {
+  const bool of_operators = !event.actor().empty();
+  const std::string all = EventsKey(event.job(), of_operators);
   // Events become visible in the order of their numbers. A write without an answer may have
   // happened, so its number is not given again.
   const std::lock_guard lock(appending_);
-  const StoredEvent stored{.sequence = ++newest_event_, .time = time, .event = event};
+  const int64_t sequence = ++newest_event_;
+  event.set_sequence(static_cast<uint64_t>(sequence));
+  event.set_unix_micros(absl::ToUnixMicros(time));
   return rows_->Write([&](const KeyReader& reader) {
-    Batch batch{.puts = {{Numbered(all, stored.sequence), sqlite::RowToBytes(RowOf(stored))}}};
+    Batch batch{.puts = {{Numbered(all, sequence), sqlite::RowToBytes(RowOf(event))}}};
     Trim(reader, all, 1, KeptEvents(of_operators), &batch);
     return std::vector<Batch>{std::move(batch)};
   });
 }
 
-absl::StatusOr<std::vector<StoredEvent>> Store::ReadEvents(const std::string& job, int32_t limit,
-                                                           int64_t after_sequence) const {
+absl::StatusOr<std::vector<v1::JobEvent>> Store::ReadEvents(const std::string& job, int32_t limit,
+                                                            int64_t after_sequence) const {
   const bool newest = after_sequence == 0;
   const int64_t most = std::max(limit, 0);
-  std::vector<StoredEvent> events;
+  std::vector<v1::JobEvent> events;
   EPLB_RETURN_IF_ERROR(rows_->Read([&](const KeyReader& reader) {
     for (const bool of_operators : {false, true}) {
       const std::string all = EventsKey(job, of_operators);
-      const std::vector<StoredEvent> some =
+      const std::vector<v1::JobEvent> some =
           View(reader, *this)
               .Decoded({.prefix = all,
                         .after = newest ? "" : Numbered(all, after_sequence),
@@ -508,10 +510,11 @@ absl::StatusOr<std::vector<StoredEvent>> Store::ReadEvents(const std::string& jo
       events.insert(events.end(), some.begin(), some.end());
     }
   }));
-  std::ranges::sort(events, [](const auto& a, const auto& b) { return a.sequence > b.sequence; });
+  std::ranges::sort(events,
+                    [](const auto& a, const auto& b) { return a.sequence() > b.sequence(); });
   const int64_t surplus = std::max<int64_t>(std::ssize(events) - most, 0);
   const auto first = events.begin() + (newest ? 0 : surplus);
-  return std::vector<StoredEvent>(first, first + (std::ssize(events) - surplus));
+  return std::vector<v1::JobEvent>(first, first + (std::ssize(events) - surplus));
 }
 
 absl::Status Store::WriteWindows(std::span<const StoredWindow> windows) {
@@ -521,7 +524,7 @@ absl::Status Store::WriteWindows(std::span<const StoredWindow> windows) {
     std::map<std::string, int64_t> added;
     for (const StoredWindow& window : windows) {
       if (!Knows(reader, window.job)) continue;
-      batch.puts[Numbered(WindowsKey(window.job), window.figures.window)] =
+      batch.puts[Numbered(WindowsKey(window.job), static_cast<int64_t>(window.figures.window()))] =
           sqlite::RowToBytes(RowOf(window));
       ++added[window.job];
     }
@@ -535,8 +538,9 @@ absl::StatusOr<std::vector<StoredWindow>> Store::ReadWindows() const {
   EPLB_RETURN_IF_ERROR(rows_->Read([&](const KeyReader& reader) {
     windows = View(reader, *this).Decoded({.prefix = kWindowKeys}, &WindowOf);
   }));
-  std::ranges::sort(
-      windows, [](const auto& a, const auto& b) { return a.figures.window < b.figures.window; });
+  std::ranges::sort(windows, [](const auto& a, const auto& b) {
+    return a.figures.window() < b.figures.window();
+  });
   return windows;
 }
 

@@ -81,16 +81,16 @@ class Store {
   absl::Status WriteJob(const core::StoredJob& job);
   // Replaces the plan of this number. Does nothing for a job that is not in the store, because the
   // job was forgotten meanwhile.
-  absl::Status WritePlan(const std::string& job, const core::Plan& plan);
+  absl::Status WritePlan(const std::string& job, const v1::Plan& plan);
   // Removes everything of the job but its audit events.
   absl::Status ForgetJob(const std::string& job);
   // The placement that the job first ran as `version`. errors: NotFound when it is not kept.
   absl::StatusOr<Placement> ReadPlacement(const std::string& job, int64_t version) const;
-  absl::Status AppendEvent(absl::Time time, const core::JobEvent& event);
+  absl::Status AppendEvent(absl::Time time, v1::JobEvent event);
   // Newest first, at most `limit`. Above 0, `after_sequence` selects the oldest `limit` above it,
   // so that a reader that goes on misses none.
-  absl::StatusOr<std::vector<StoredEvent>> ReadEvents(const std::string& job, int32_t limit,
-                                                      int64_t after_sequence) const;
+  absl::StatusOr<std::vector<v1::JobEvent>> ReadEvents(const std::string& job, int32_t limit,
+                                                       int64_t after_sequence) const;
   // False for a store that keeps no load windows: the next two then do nothing.
   bool KeepsWindows() const { return options_.keeps_windows; }
   // Adds windows, numbers rising and above all that are there; all or nothing. Windows of a job

@@ -3,19 +3,22 @@
 
 #include <algorithm>
 #include <utility>
+#include <vector>
 
 #include "absl/status/status.h"
 
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "proto/wire/fields.h"
+#include "proto/wire/message_texts.h"
 #include "proto/wire/messages.h"
-#include "server/messages/records.h"
 #include "server/store/placement_bytes.h"
 
 namespace eplb {
 
 namespace {
 
+using google::protobuf::FieldDescriptor;
 using sqlite::Cell;
 using sqlite::Row;
 
@@ -47,18 +50,65 @@ class Reader {
   bool good_ = true;
 };
 
-// Returns the message in the next cell. errors: DataLoss with the table.
+absl::Status CheckValues(const google::protobuf::Message& message);
+
+// index: of an element; not used for a field that is not repeated. REQUIRES: repeated fields are
+// messages or uint64.
+absl::Status CheckValue(const google::protobuf::Message& in, const FieldDescriptor& field,
+                        int index) {
+  const google::protobuf::Reflection& values = *in.GetReflection();
+  const bool many = field.is_repeated();
+  switch (field.cpp_type()) {
+    case FieldDescriptor::CPPTYPE_UINT64:
+      return wire::GetCount(field.name(), many ? values.GetRepeatedUInt64(in, &field, index)
+                                               : values.GetUInt64(in, &field))
+          .status();
+    case FieldDescriptor::CPPTYPE_UINT32:
+      return wire::GetSmall(field.name(), values.GetUInt32(in, &field)).status();
+    case FieldDescriptor::CPPTYPE_DOUBLE:
+      return wire::GetReal(field.name(), values.GetDouble(in, &field)).status();
+    case FieldDescriptor::CPPTYPE_ENUM:
+      return wire::KnownEnum(field.name(), *field.enum_type(), values.GetEnumValue(in, &field))
+          .status();
+    case FieldDescriptor::CPPTYPE_MESSAGE:
+      return CheckValues(many ? values.GetRepeatedMessage(in, &field, index)
+                              : values.GetMessage(in, &field));
+    default:
+      return absl::OkStatus();
+  }
+}
+
+// errors: InvalidArgument, naming the first field that no daemon writes so: a count above the range
+// of the core's integers, a number that is not finite, an unknown value of an enumeration.
+absl::Status CheckValues(const google::protobuf::Message& message) {
+  std::vector<const FieldDescriptor*> fields;
+  const google::protobuf::Reflection& values = *message.GetReflection();
+  values.ListFields(message, &fields);
+  for (const FieldDescriptor* field : fields) {
+    const int count = field->is_repeated() ? values.FieldSize(message, field) : 1;
+    for (int i = 0; i < count; ++i) EPLB_RETURN_IF_ERROR(CheckValue(message, *field, i));
+  }
+  return absl::OkStatus();
+}
+
+// Returns the message in the next cell. errors: DataLoss, naming the table or the field.
 template <class Message>
 absl::StatusOr<Message> MessageOf(Reader& reader, const char* table) {
   Message message;
-  if (message.ParseFromString(reader.Bytes())) return message;
-  return DataLoss("a row of ", table, " has a message that cannot be parsed");
+  if (!message.ParseFromString(reader.Bytes())) {
+    return DataLoss("a row of ", table, " has a message that cannot be parsed");
+  }
+  const absl::Status good = CheckValues(message);
+  if (!good.ok()) return DataLoss("a record's ", std::string(good.message()));
+  wire::ClipTexts(&message);
+  return message;
 }
 
-absl::StatusOr<std::optional<core::RunEnd>> EndOf(const v1::RunEnd& message) {
-  if (message.ending() == v1::RUN_ENDING_UNSPECIFIED) return std::nullopt;  // the run goes on
-  EPLB_ASSIGN_OR_RETURN(core::RunEnd end, FromProto(message));
-  return end;
+// Returns the cell of a message, which is fit to be read back.
+template <class Message>
+sqlite::Bytes CellOf(Message message) {
+  wire::ClipTexts(&message);
+  return {message.SerializeAsString()};
 }
 
 // where, job: for the error.
@@ -85,8 +135,9 @@ absl::StatusOr<JobRow> JobOf(const Row& row) {
   job.version = reader.Integer();
   job.digest = reader.Bytes();
   job.next_version = reader.Integer();
-  EPLB_ASSIGN_OR_RETURN(const v1::RunEnd end, MessageOf<v1::RunEnd>(reader, "jobs"));
-  EPLB_ASSIGN_OR_RETURN(job.end, EndOf(end));
+  EPLB_ASSIGN_OR_RETURN(v1::RunEnd end, MessageOf<v1::RunEnd>(reader, "jobs"));
+  // Without an ending the run goes on.
+  if (end.ending() != v1::RUN_ENDING_UNSPECIFIED) job.end = std::move(end);
   const std::string bytes = reader.Bytes();
   EPLB_RETURN_IF_ERROR(reader.Done("jobs"));
   absl::StatusOr<wire::JobMemory> memory = wire::MemoryFromBytes(bytes);
@@ -95,36 +146,35 @@ absl::StatusOr<JobRow> JobOf(const Row& row) {
   return job;
 }
 
-absl::StatusOr<core::Plan> PlanOf(const Row& row) {
+absl::StatusOr<v1::Plan> PlanOf(const Row& row) {
   Reader reader(row);
   (void)reader.Text();     // the job
   (void)reader.Integer();  // the plan's number
-  EPLB_ASSIGN_OR_RETURN(const v1::Plan message, MessageOf<v1::Plan>(reader, "plans"));
+  EPLB_ASSIGN_OR_RETURN(v1::Plan plan, MessageOf<v1::Plan>(reader, "plans"));
   EPLB_RETURN_IF_ERROR(reader.Done("plans"));
-  return FromProto(message);
+  if (plan.result() == v1::PLAN_RESULT_UNSPECIFIED) return DataLoss("a plan has no result");
+  return plan;
 }
 
-absl::StatusOr<StoredEvent> EventOf(const Row& row) {
+absl::StatusOr<v1::JobEvent> EventOf(const Row& row) {
   Reader reader(row);
   const int64_t sequence = reader.Integer();
   std::string job = reader.Text();
   (void)reader.Integer();  // by_operator
-  EPLB_ASSIGN_OR_RETURN(const v1::JobEvent message, MessageOf<v1::JobEvent>(reader, "events"));
+  EPLB_ASSIGN_OR_RETURN(v1::JobEvent event, MessageOf<v1::JobEvent>(reader, "events"));
   EPLB_RETURN_IF_ERROR(reader.Done("events"));
-  EPLB_ASSIGN_OR_RETURN(StoredEvent stored, FromProto(message));
-  stored.sequence = sequence;
-  stored.event.job = std::move(job);
-  return stored;
+  event.set_sequence(static_cast<uint64_t>(sequence));
+  event.set_job(std::move(job));
+  return event;
 }
 
 absl::StatusOr<StoredWindow> WindowOf(const Row& row) {
   Reader reader(row);
   const int64_t number = reader.Integer();
   StoredWindow window{.job = reader.Text(), .figures = {}};
-  EPLB_ASSIGN_OR_RETURN(const v1::Window message, MessageOf<v1::Window>(reader, "windows"));
+  EPLB_ASSIGN_OR_RETURN(window.figures, MessageOf<v1::Window>(reader, "windows"));
   EPLB_RETURN_IF_ERROR(reader.Done("windows"));
-  EPLB_ASSIGN_OR_RETURN(window.figures, FromProto(message));
-  window.figures.window = number;
+  window.figures.set_window(static_cast<uint64_t>(number));
   return window;
 }
 
@@ -166,14 +216,12 @@ absl::StatusOr<core::RanVersion> RanVersionOf(const Row& row) {
 }
 
 Row RowOf(const core::StoredJob& job) {
-  v1::RunEnd end;
-  if (job.end) ToProto(*job.end, &end);
   const std::string digest = job.placement ? BytesOf(DigestOf(*job.placement)) : "";
   return {job.job,
           job.version,
           sqlite::Bytes{digest},
           job.next_version,
-          sqlite::Bytes{end.SerializeAsString()},
+          CellOf(job.end.value_or(v1::RunEnd())),
           sqlite::Bytes{wire::MemoryBytes(job.memory)}};
 }
 
@@ -187,28 +235,24 @@ Row RowOf(const std::string& job, const core::DoneRequest& done) {
   return {job, done.request_id, done.outcome};
 }
 
-Row RowOf(const std::string& job, const core::Plan& plan) {
-  v1::Plan message;
-  ToProto(plan, &message);
-  return {job, plan.plan, sqlite::Bytes{message.SerializeAsString()}};
+Row RowOf(const std::string& job, const v1::Plan& plan) {
+  return {job, static_cast<int64_t>(plan.plan()), CellOf(plan)};
 }
 
-Row RowOf(const StoredEvent& stored) {
-  v1::JobEvent message;
-  ToProto(stored, &message);
-  message.clear_sequence();
-  message.clear_job();
-  const int64_t by_operator = stored.event.actor.empty() ? 0 : 1;
-  return {stored.sequence, stored.event.job, by_operator,
-          sqlite::Bytes{message.SerializeAsString()}};
+Row RowOf(v1::JobEvent event) {
+  const auto sequence = static_cast<int64_t>(event.sequence());
+  const int64_t by_operator = event.actor().empty() ? 0 : 1;
+  const std::string job = std::move(*event.mutable_job());
+  event.clear_sequence();
+  event.clear_job();
+  return {sequence, job, by_operator, CellOf(std::move(event))};
 }
 
-Row RowOf(const StoredWindow& window) {
-  v1::Window message;
-  ToProto(window.figures, &message);
-  message.clear_window();
-  message.clear_has_loads();
-  return {window.figures.window, window.job, sqlite::Bytes{message.SerializeAsString()}};
+Row RowOf(StoredWindow window) {
+  const auto number = static_cast<int64_t>(window.figures.window());
+  window.figures.clear_window();
+  window.figures.clear_has_loads();
+  return {number, std::move(window.job), CellOf(std::move(window.figures))};
 }
 
 }  // namespace eplb

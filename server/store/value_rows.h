@@ -15,7 +15,6 @@
 
 namespace eplb {
 
-using core::StoredEvent;
 using core::StoredWindow;
 
 // The job's row without the placement. Its digest names one of the job's placement rows.
@@ -24,7 +23,7 @@ struct JobRow {
   int64_t version = 0;
   int64_t next_version = 0;
   std::string digest;
-  std::optional<core::RunEnd> end;
+  std::optional<v1::RunEnd> end;
   wire::JobMemory memory;
 };
 struct PlacementRow {
@@ -40,19 +39,20 @@ sqlite::Row RowOf(const core::StoredJob& job);
 // written: number that rises within a job. REQUIRES: job.placement.
 sqlite::Row PlacementRowOf(const core::StoredJob& job, int64_t written);
 sqlite::Row RowOf(const std::string& job, const core::DoneRequest& done);
-sqlite::Row RowOf(const std::string& job, const core::Plan& plan);
-sqlite::Row RowOf(const StoredEvent& event);
-sqlite::Row RowOf(const StoredWindow& window);
+sqlite::Row RowOf(const std::string& job, const v1::Plan& plan);
+sqlite::Row RowOf(v1::JobEvent event);
+sqlite::Row RowOf(StoredWindow window);
 
-// errors of all: DataLoss for a row that RowOf did not write.
+// Texts are at most kMaxLongText bytes. errors of all: DataLoss for a row that RowOf did not write,
+// and for a value that no daemon writes.
 absl::StatusOr<JobRow> JobOf(const sqlite::Row& row);
 // where: for the error. errors: also DataLoss if the digest is not the digest of the maps.
 absl::StatusOr<PlacementRow> PlacementRowOf(const sqlite::Row& row, const std::string& where);
 // Reads the version and the digest of a placement alone.
 absl::StatusOr<core::RanVersion> RanVersionOf(const sqlite::Row& row);
 absl::StatusOr<core::DoneRequest> RequestOf(const sqlite::Row& row);
-absl::StatusOr<core::Plan> PlanOf(const sqlite::Row& row);
-absl::StatusOr<StoredEvent> EventOf(const sqlite::Row& row);
+absl::StatusOr<v1::Plan> PlanOf(const sqlite::Row& row);
+absl::StatusOr<v1::JobEvent> EventOf(const sqlite::Row& row);
 absl::StatusOr<StoredWindow> WindowOf(const sqlite::Row& row);
 
 }  // namespace eplb

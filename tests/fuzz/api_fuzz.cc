@@ -45,17 +45,21 @@ ApiSources Sources() {
         .load = std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Constant(2, 4, 7)))};
   };
   sources.windows = [](const std::string& job, int64_t after,
-                       int32_t limit) -> absl::StatusOr<std::vector<WindowFigures>> {
+                       int32_t limit) -> absl::StatusOr<std::vector<v1::Window>> {
     if (job != "train") return Unknown(job);
-    return std::vector<WindowFigures>(static_cast<size_t>(limit % 3),
-                                      {.window = after, .run_id = "\xff\n"});
+    v1::Window window;
+    window.set_window(static_cast<uint64_t>(after));
+    window.set_run_id("\xff\n");
+    return std::vector<v1::Window>(static_cast<size_t>(limit % 3), window);
   };
   sources.window_loads = [](const std::string& job,
                             std::optional<int64_t> window) -> absl::StatusOr<WindowLoads> {
     if (window.value_or(0) > 9) return Unknown(job);
+    v1::Window figures;
+    figures.set_window(static_cast<uint64_t>(window.value_or(9)));
+    figures.set_split(window ? "equal" : "batch");
     return WindowLoads{
-        .figures = {.window = window.value_or(9),
-                    .split = window ? SplitMode::kEqual : SplitMode::kBatch},
+        .figures = figures,
         .load = std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Constant(2, 4, 7))),
         .on_gpus = window == 3 ? nullptr
                                : std::make_shared<const core::GpuTokens>(core::GpuTokens{
@@ -67,12 +71,12 @@ ApiSources Sources() {
     if (plan.value_or(0) > 9) return Unknown(job);
     return Traffic{.plan = plan.value_or(0), .flows = {.gpus = {{.to = 1, .transfers = 4}}}};
   };
-  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<core::Plan>> {
-    return std::vector<core::Plan>(static_cast<size_t>(limit % 3));
+  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<v1::Plan>> {
+    return std::vector<v1::Plan>(static_cast<size_t>(limit % 3));
   };
   sources.events = [](const std::string&, int64_t,
-                      int32_t limit) -> absl::StatusOr<std::vector<StoredEvent>> {
-    return std::vector<StoredEvent>(static_cast<size_t>(limit % 3));
+                      int32_t limit) -> absl::StatusOr<std::vector<v1::JobEvent>> {
+    return std::vector<v1::JobEvent>(static_cast<size_t>(limit % 3));
   };
   return sources;
 }

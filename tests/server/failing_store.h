@@ -37,9 +37,9 @@ struct StoreFaults {
     return is_of_job ? fail_jobs : fail_events;
   }
   void Note(const std::string& row) {
-    const absl::StatusOr<StoredEvent> event = EventOf(*sqlite::RowFromBytes(row, "event"));
+    const absl::StatusOr<v1::JobEvent> event = EventOf(*sqlite::RowFromBytes(row, "event"));
     const std::lock_guard lock(mutex_);
-    names_.insert(event->event.name);
+    names_.insert(event->name());
     changed_.notify_all();
   }
 

@@ -230,14 +230,16 @@ bool SimDaemon::Execute(const core::Effect& effect, std::optional<core::StoreFai
     disk.jobs.erase(forget->job);
     disk.plans.erase(forget->job);
   } else if (const auto* plan = std::get_if<core::StorePlan>(&effect)) {
-    if (disk.works) disk.plans[plan->job].insert_or_assign(plan->plan.plan, plan->plan);
+    if (disk.works)
+      disk.plans[plan->job].insert_or_assign(static_cast<int64_t>(plan->plan.plan()), plan->plan);
   } else if (const auto* reply = std::get_if<core::Reply>(&effect)) {
     OnReply(*reply);
   } else if (const auto* record = std::get_if<core::Record>(&effect)) {
-    const core::JobEvent& event = record->event;
-    context_.Count(event.name);
-    if (event.name == "stuck") stuck_[event.job] = true;
-    context_.Trace(name_, " ", event.job, " ", event.name, " v", event.version, ": ", event.reason);
+    const v1::JobEvent& event = record->event;
+    context_.Count(event.name());
+    if (event.name() == "stuck") stuck_[event.job()] = true;
+    context_.Trace(name_, " ", event.job(), " ", event.name(), " v", event.version(), ": ",
+                   event.reason());
   }
   return !failed.has_value();
 }

@@ -23,7 +23,7 @@ struct Disk {
   int64_t term = 0;
   std::map<std::string, core::StoredJob> jobs;
   bool works = true;
-  std::map<std::string, std::map<int64_t, core::Plan>> plans = {};  // by job and number
+  std::map<std::string, std::map<int64_t, v1::Plan>> plans = {};  // by job and number
 };
 
 class SimDaemon {

@@ -196,52 +196,56 @@ void Truth::Check(const std::string& daemon, const core::Core& core, absl::Time 
     const absl::StatusOr<core::WindowView> window = core.NewestWindow(name);
     if (window.ok()) CheckWindow(shown, *view, *window);
     CheckView(shown, *view);
-    const absl::StatusOr<std::vector<core::Plan>> plans = core.Plans(name, kNewestPlans);
+    const absl::StatusOr<std::vector<v1::Plan>> plans = core.Plans(name, kNewestPlans);
     if (!plans.ok()) continue;
-    for (const core::Plan& plan : *plans) CheckPlan(daemon, name, plan);
+    for (const v1::Plan& plan : *plans) CheckPlan(daemon, name, plan);
   }
 }
 
-void Truth::CheckPlan(const std::string& daemon, const std::string& job, const core::Plan& plan) {
+void Truth::CheckPlan(const std::string& daemon, const std::string& job, const v1::Plan& plan) {
   const Shown& shown = shown_[{daemon, job}];
-  const double before = plan.balancedness_before;
-  if (before != 0 && checked_before_.emplace(job, plan.plan, before).second) {
+  if (plan.has_balancedness_before() &&
+      checked_before_.emplace(job, plan.plan(), plan.balancedness_before()).second) {
     CheckBefore(shown, job, plan);
   }
-  if (plan.balancedness_seen &&
-      checked_seen_.emplace(job, plan.plan, *plan.balancedness_seen).second) {
+  if (plan.has_balancedness_seen() &&
+      checked_seen_.emplace(job, plan.plan(), plan.balancedness_seen()).second) {
     CheckSeen(shown, job, plan);
   }
 }
 
-void Truth::CheckBefore(const Shown& shown, const std::string& job, const core::Plan& plan) {
+void Truth::CheckBefore(const Shown& shown, const std::string& job, const v1::Plan& plan) {
   context_.Count("plan_before_checked");
+  const auto first = static_cast<int64_t>(plan.decided_first_step());
+  const auto last = static_cast<int64_t>(plan.decided_last_step());
   double expected = 0;
   for (const auto* windows : {&shown.windows_before, &shown.windows}) {
     double sum = 0;
     int num_windows = 0;
     for (const auto& [steps, window] : *windows) {
-      if (steps.first < plan.decided_first_step || steps.second > plan.decided_last_step) continue;
+      if (steps.first < first || steps.second > last) continue;
       sum += Balancedness(window.gpu_loads);
       ++num_windows;
     }
     expected = num_windows == 0 ? 0 : sum / num_windows;
-    if (Near(plan.balancedness_before, expected)) return;
+    if (Near(plan.balancedness_before(), expected)) return;
   }
-  context_.Violation("measured: ", job, " plan ", plan.plan, ": the balancedness before it is ",
-                     plan.balancedness_before, ", the ranks' steps give ", expected);
+  context_.Violation("measured: ", job, " plan ", plan.plan(), ": the balancedness before it is ",
+                     plan.balancedness_before(), ", the ranks' steps give ", expected);
 }
 
-void Truth::CheckSeen(const Shown& shown, const std::string& job, const core::Plan& plan) {
+void Truth::CheckSeen(const Shown& shown, const std::string& job, const v1::Plan& plan) {
   context_.Count("plan_seen_checked");
-  const auto found = shown.windows.find({plan.seen_first_step, plan.seen_last_step});
+  const auto first = static_cast<int64_t>(plan.seen_first_step());
+  const auto last = static_cast<int64_t>(plan.seen_last_step());
+  const auto found = shown.windows.find({first, last});
   const double expected = found == shown.windows.end() ? 0 : Balancedness(found->second.gpu_loads);
-  if (Near(*plan.balancedness_seen, expected) &&
-      found->second.versions == std::set<int64_t>{plan.last_version}) {
+  if (Near(plan.balancedness_seen(), expected) &&
+      found->second.versions == std::set{static_cast<int64_t>(plan.last_version())}) {
     return;
   }
-  context_.Violation("measured: ", job, " plan ", plan.plan, ": seen is ", *plan.balancedness_seen,
-                     " on steps ", StepsText(plan.seen_first_step, plan.seen_last_step),
+  context_.Violation("measured: ", job, " plan ", plan.plan(), ": seen is ",
+                     plan.balancedness_seen(), " on steps ", StepsText(first, last),
                      ", the ranks' steps give ", expected);
 }
 

@@ -40,7 +40,7 @@ class Truth {
   // ---- daemons ----
   // Compares all that the core shows of its jobs now. daemon: names this process of it.
   void Check(const std::string& daemon, const core::Core& core, absl::Time now);
-  void CheckPlan(const std::string& daemon, const std::string& job, const core::Plan& plan);
+  void CheckPlan(const std::string& daemon, const std::string& job, const v1::Plan& plan);
 
  private:
   struct Run {
@@ -72,8 +72,8 @@ class Truth {
 
   void CheckWindow(Shown& shown, const v1::JobStatus& view, const core::WindowView& window);
   void CheckView(const Shown& shown, const v1::JobStatus& view);
-  void CheckBefore(const Shown& shown, const std::string& job, const core::Plan& plan);
-  void CheckSeen(const Shown& shown, const std::string& job, const core::Plan& plan);
+  void CheckBefore(const Shown& shown, const std::string& job, const v1::Plan& plan);
+  void CheckSeen(const Shown& shown, const std::string& job, const v1::Plan& plan);
   // The window with exactly these counts, of some of the ranks.
   std::optional<Window> Find(const Job& job, const v1::JobStatus& view,
                              const core::WindowView& window) const;
@@ -84,8 +84,8 @@ class Truth {
   std::map<std::pair<std::string, std::string>, Shown> shown_;  // by daemon and job
   // Job, plan and figure that were checked when they first were shown: a plan outlives the run
   // and the process that it is of.
-  std::set<std::tuple<std::string, int64_t, double>> checked_before_;
-  std::set<std::tuple<std::string, int64_t, double>> checked_seen_;
+  std::set<std::tuple<std::string, uint64_t, double>> checked_before_;
+  std::set<std::tuple<std::string, uint64_t, double>> checked_seen_;
 };
 
 }  // namespace eplb::simulation

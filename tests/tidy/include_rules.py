@@ -30,18 +30,17 @@ MAY_INCLUDE = {
     "server/core/decisions": {"server/core/state", "server/core/values", "proto", "placement", "placement/backtest", "placement/decision",
                               "placement/policies"},
     "server/core/ranks": {"server/core/decisions", "server/core/state", "server/core/values", "proto"},
-    "server/core": {"server/messages", "server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
+    "server/core": {"server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
                     "placement/backtest", "placement/policies", "placement/split"},
     "server/etcd": {"server/store", "proto", "placement"},
     "server/history": {"server/core/values", "placement"},
-    "server/http": {"server/http/page", "server/history", "server/messages", "server/core/values", "server/process",
+    "server/http": {"server/http/page", "server/history", "server/core/values", "server/process",
                     "server/store", "proto"},
     "server/http/page": {"proto"},
-    "server/messages": {"server/core/values", "proto"},
     "server/process": set(),
-    "server/rpc": {"server/config", "server/core/values", "server/messages", "server/process", "server/runner", "server/store", "proto", "placement"},
+    "server/rpc": {"server/config", "server/core/values", "server/process", "server/runner", "server/store", "proto", "placement"},
     "server/runner": {"server/core", "server/history", "server/core/values", "server/process", "server/store", "proto"},
-    "server/store": {"server/core/values", "server/messages", "server/process", "proto", "placement"},
+    "server/store": {"server/core/values", "server/process", "proto", "placement"},
     "client": {"client/rows", "client/rows/control", "client/rows/paths", "client/run_log", "client/session", "cuda", "proto",
                "placement", "placement/split"},
     "client/c": {"client", "placement", "placement/policies", "placement/replay"},
@@ -57,12 +56,12 @@ MAY_INCLUDE = {
 }
 ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 
-# Marks of a protobuf or gRPC type, and the only places that may have it. In the core these are the views, because its state
-# stays without protobuf.
+# Marks of a protobuf or gRPC type, and the only places that may have it. In the core these are its records (decisions, ends of
+# runs, events, windows), which are the messages that show them, and its views.
 RPC_HEADER = re.compile(r"(\.pb\.h$|^grpc(pp)?/|^google/protobuf/)")
 RPC_PLACES = ("proto/wire/channel_credentials", "proto/wire/convert", "proto/wire/fields", "proto/wire/message_json", "proto/wire/message_texts", "proto/wire/status",
-              "server/core/core.h", "server/core/decisions/gpu_speeds", "server/core/views", "server/etcd/",
-              "server/http/api", "server/http/job_json", "server/http/metrics", "server/http/page/openapi", "server/messages/", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
+              "server/core/core.h", "server/core/decisions/gpu_speeds", "server/core/values/record.h", "server/core/views", "server/etcd/",
+              "server/http/api", "server/http/job_json", "server/http/metrics", "server/http/page/openapi", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
 # Headers that users include: nothing of protobuf or gRPC may be reached from them, on any way.
 PUBLIC_HEADER = re.compile(r"^client/(c/)?[^/]+\.h$")
 

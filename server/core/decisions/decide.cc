@@ -49,40 +49,44 @@ absl::StatusOr<CandidateDecision> DecisionOf(const Job& job, const Solved& solve
 }
 
 // Returns the plan of a decision when the solver has answered, or its deadline has passed.
-Plan PlanOf(const Job& job, PlanResult result, const std::string& reason) {
-  Plan plan;
-  plan.policy = job.solving.policy_name;
-  plan.result = result;
-  plan.split = job.current->split;
-  plan.decided_first_step = job.solving.first_step;
-  plan.decided_last_step = job.solving.last_step;
-  plan.balancedness_before = job.solving.balancedness;
-  plan.solve_seconds = AboveZero(job.solving.seconds);
-  plan.times = TimesOf(job);
-  plan.reason = reason;
-  plan.asked_by = job.solving.asked_by;
+v1::Plan PlanOf(const Job& job, v1::PlanResult result, const std::string& reason) {
+  const Solving& solving = job.solving;
+  v1::Plan plan;
+  plan.set_policy(solving.policy_name);
+  plan.set_result(result);
+  plan.set_split(wire::SplitName(job.current->split));
+  plan.set_decided_first_step(static_cast<uint64_t>(solving.first_step));
+  plan.set_decided_last_step(static_cast<uint64_t>(solving.last_step));
+  if (solving.balancedness > 0) plan.set_balancedness_before(solving.balancedness);
+  if (solving.seconds > 0) plan.set_solve_seconds(solving.seconds);
+  *plan.mutable_times() = TimesOf(job);
+  plan.set_reason(reason);
+  plan.set_asked_by(solving.asked_by);
   return plan;
 }
 
-Plan PlanOf(const Job& job, PlanResult result, const std::string& reason,
-            const CandidateDecision& decision) {
-  Plan plan = PlanOf(job, result, reason);
-  plan.balancedness_in_force = decision.balancedness_before;
-  plan.balancedness_predicted = decision.prediction.balancedness;
-  plan.prediction_error = decision.prediction.error;
-  plan.prediction_evidence = decision.prediction.evidence;
-  plan.peak_fall = decision.peak_fall;
-  plan.net_gain_seconds = decision.net_gain_seconds;
-  plan.migration_seconds = decision.migration_seconds;
-  plan.transfers = decision.chunks.empty() ? 0 : decision.transfers;
-  plan.num_chunks = static_cast<int32_t>(decision.chunks.size());
+v1::Plan PlanOf(const Job& job, v1::PlanResult result, const std::string& reason,
+                const CandidateDecision& decision) {
+  v1::Plan plan = PlanOf(job, result, reason);
+  if (const double figure = decision.balancedness_before; figure > 0) {
+    plan.set_balancedness_in_force(figure);
+  }
+  const Prediction& prediction = decision.prediction;
+  plan.set_balancedness_predicted(prediction.balancedness);
+  if (prediction.error) plan.set_prediction_error(*prediction.error);
+  plan.set_prediction_evidence(static_cast<uint64_t>(prediction.evidence));
+  plan.set_peak_fall(decision.peak_fall);
+  if (decision.net_gain_seconds) plan.set_net_gain_seconds(*decision.net_gain_seconds);
+  if (decision.migration_seconds) plan.set_migration_seconds(*decision.migration_seconds);
+  if (!decision.chunks.empty()) plan.set_transfers(static_cast<uint64_t>(decision.transfers));
+  plan.set_num_chunks(static_cast<uint32_t>(decision.chunks.size()));
   return plan;
 }
 
 // IDLE, with the decision on record.
-void EndSolve(DecisionContext& context, Job& job, const char* event, Plan plan) {
+void EndSolve(DecisionContext& context, Job& job, const char* event, v1::Plan plan) {
   Remember(job);
-  const std::string reason = plan.reason;
+  const std::string reason = plan.reason();
   SetPhase(context, job, Phase::kIdle);
   RecordEvent(context, job, event, job.last_known->version, reason);
   AddPlan(context, job, std::move(plan));
@@ -368,17 +372,17 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   RecordLeftOut(context, job, *decision);
   const bool observe = job.settings.observe || preview;
   if (decision->chunks.empty()) {
-    EndSolve(context, job, "kept", PlanOf(job, PlanResult::kKept, decision->reason, *decision));
+    EndSolve(context, job, "kept", PlanOf(job, v1::PLAN_RESULT_KEPT, decision->reason, *decision));
   } else if (observe) {
     const std::string reason =
         absl::StrCat("would have rebalanced, ", decision->reason, UnpricedText(context.state, job));
-    EndSolve(context, job, "observed", PlanOf(job, PlanResult::kObserved, reason, *decision));
+    EndSolve(context, job, "observed", PlanOf(job, v1::PLAN_RESULT_OBSERVED, reason, *decision));
   } else if (job.current->num_connected < job.current->world_size()) {
     EndSolve(context, job, "kept",
-             PlanOf(job, PlanResult::kKept, "kept, not every rank is connected", *decision));
+             PlanOf(job, v1::PLAN_RESULT_KEPT, "kept, not every rank is connected", *decision));
   } else {
-    Plan plan = PlanOf(job, PlanResult::kProposed, decision->reason, *decision);
-    if (planner != nullptr) plan.candidates = CandidatesOf(*planner);
+    v1::Plan plan = PlanOf(job, v1::PLAN_RESULT_PROPOSED, decision->reason, *decision);
+    if (planner != nullptr) AddCandidates(*planner, plan.mutable_candidates());
     ProposeChunks(context, job, {.chunks = std::move(decision->chunks), .plan = std::move(plan)});
   }
 }
@@ -388,15 +392,15 @@ void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle) {
   job.chunks = {.rest = {std::make_move_iterator(bundle.chunks.begin()),
                          std::make_move_iterator(bundle.chunks.end())},
                 .total = static_cast<int32_t>(bundle.chunks.size()),
-                .reason = bundle.plan.reason,
-                .decided_first_step = bundle.plan.decided_first_step,
-                .decided_last_step = bundle.plan.decided_last_step,
-                .policy = bundle.plan.policy,
-                .asked_by = bundle.plan.asked_by,
+                .reason = bundle.plan.reason(),
+                .decided_first_step = static_cast<int64_t>(bundle.plan.decided_first_step()),
+                .decided_last_step = static_cast<int64_t>(bundle.plan.decided_last_step()),
+                .policy = bundle.plan.policy(),
+                .asked_by = bundle.plan.asked_by(),
                 .despite_pause = bundle.despite_pause};
   AddPlan(context, job, std::move(bundle.plan));
   Remember(job);
-  job.chunks.decision = job.plans.back().plan;
+  job.chunks.decision = static_cast<int64_t>(job.plans.back().plan());
   ProposeNextChunk(context, job, std::move(bundle.done));
 }
 
@@ -436,7 +440,7 @@ void CheckSolveDeadline(DecisionContext& context, Job& job) {
 
 void AbandonSolve(DecisionContext& context, Job& job, const std::string& reason, bool failed) {
   EndSolve(context, job, "kept",
-           PlanOf(job, failed ? PlanResult::kFailed : PlanResult::kKept, reason));
+           PlanOf(job, failed ? v1::PLAN_RESULT_FAILED : v1::PLAN_RESULT_KEPT, reason));
 }
 
 }  // namespace eplb::core

@@ -45,10 +45,10 @@ void CheckSolveDeadline(DecisionContext& context, Job& job);
 void AbandonSolve(DecisionContext& context, Job& job, const std::string& reason, bool failed);
 
 // Proposes these chunks, the first one at once, as ProposeNextChunk. The plan is recorded.
-// REQUIRES: chunks is not empty, IDLE or SOLVING, plan.result is kProposed.
+// REQUIRES: chunks is not empty, IDLE or SOLVING, plan.result is PROPOSED.
 struct Bundle {
   std::vector<Chunk> chunks;
-  Plan plan;
+  v1::Plan plan;
   bool despite_pause = false;  // see Chunks
   std::optional<DoneRequest> done = std::nullopt;
 };

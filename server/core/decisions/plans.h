@@ -4,7 +4,6 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -17,17 +16,18 @@ namespace eplb::core {
 // Begin of the reason of a rollback's pause; the version follows.
 inline constexpr char kForRollback[] = "for a rollback to version ";
 
-// Returns the candidates as they are shown and stored.
-std::vector<TriedCandidate> CandidatesOf(const PlannerState& state);
+// Adds the planner's candidates as they are shown and stored.
+void AddCandidates(const PlannerState& state,
+                   google::protobuf::RepeatedPtrField<v1::TriedCandidate>* out);
 
 // Numbers and keeps a plan; fills in when it was decided and on which version.
-void AddPlan(DecisionContext& context, Job& job, Plan plan);
+void AddPlan(DecisionContext& context, Job& job, v1::Plan plan);
 
 // The plan whose chunks are being proposed; none when nothing is.
-Plan* OpenPlan(Job& job);
+v1::Plan* OpenPlan(Job& job);
 
 // When the windows that were decided on came, and when the solver began. cost: O(windows).
-PlanTimes TimesOf(const Job& job);
+v1::PlanTimes TimesOf(const Job& job);
 // Keeps the chunks' times of the newest kTimedPlans plans only. cost: O(plans).
 void ForgetOldTimes(Job& job);
 
@@ -45,7 +45,7 @@ void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal)
 void NoteMeasured(DecisionContext& context, Job& job);
 
 // The newest plan that switched anything; null when none did.
-const Plan* NewestSwitched(const Job& job);
+const v1::Plan* NewestSwitched(const Job& job);
 
 // Closes the open plan once none of its chunks is in flight or still to come: committed, partial or
 // withdrawn by what was committed. `why` is added to the reason unless all was committed, and tells

@@ -54,7 +54,7 @@ void AddMoves(DecisionContext& context, const Job& job) {
 // Measures the boundary's time for the metrics and for the length of the next chunks.
 void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposal) {
   Counters& counters = context.state.counters;
-  AddCapped(counters.received_bytes, std::max<int64_t>(proposal.received_bytes, 0));
+  AddCapped(counters.received_bytes, proposal.received_bytes.value_or(0));
   job.account.pause_seconds += proposal.longest_pause_seconds;
   if (proposal.most_received_bytes == 0) return;
   job.pauses.push_back(
@@ -116,7 +116,9 @@ void CutNextChunk(DecisionContext& context, Job& job) {
   rest.insert(rest.begin(), std::make_move_iterator(cut->begin()),
               std::make_move_iterator(cut->end()));
   job.chunks.total += more;
-  if (Plan* const plan = OpenPlan(job)) plan->num_chunks += more;
+  if (v1::Plan* const plan = OpenPlan(job)) {
+    plan->set_num_chunks(static_cast<uint32_t>(static_cast<int64_t>(plan->num_chunks()) + more));
+  }
 }
 
 // All ranks run the proposal: it is the current placement, whatever the state was.
@@ -139,8 +141,8 @@ void Commit(DecisionContext& context, Job& job) {
                       "boundary %.3f s",
                       message.version, message.chunk + 1, message.num_chunks,
                       proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
-                      proposal.received_bytes == kNotMeasured ? "an unknown number of bytes"
-                                                              : BytesText(proposal.received_bytes),
+                      proposal.received_bytes ? BytesText(*proposal.received_bytes)
+                                              : "an unknown number of bytes",
                       proposal.longest_pause_seconds));
   NoteCommitted(context, job, proposal);
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);

@@ -2,6 +2,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "proto/wire/message_json.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/sentences.h"
@@ -25,9 +26,9 @@ absl::Duration DeadlineOf(const Config& config, const Job& job) {
     case Phase::kIdle:
       return absl::InfiniteDuration();
     case Phase::kRecovering: {
-      const RunEnd* end = EndOf(job);
+      const v1::RunEnd* end = EndOf(job);
       const bool moved = job.current && !job.current->moved.empty();  // another daemon leads it
-      const bool waits = end == nullptr || (end->how == RunEnding::kLost && !moved);
+      const bool waits = end == nullptr || (end->ending() == v1::RUN_ENDING_LOST && !moved);
       return waits ? config.prepare_deadline + AwaitedVotes(job) : absl::InfiniteDuration();
     }
     case Phase::kSolving:
@@ -57,7 +58,7 @@ void WatchState(DecisionContext& context, Job& job) {
   if (job.stuck_recorded) return;
   job.stuck_recorded = true;
   RecordEvent(context, job, "stuck", job.last_known ? job.last_known->version : 0,
-              absl::StrCat(JobStateName(StateOf(job)), " for ",
+              absl::StrCat(wire::EnumText(StateOf(job)), " for ",
                            absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))),
                            ", waiting for ", WaitingFor(job)));
 }

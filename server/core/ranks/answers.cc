@@ -83,9 +83,9 @@ void CountApplied(DecisionContext& context, Sender sender, const wire::Applied& 
     NoteRankApplied(job, sender.index, applied.pause_seconds, context.now);
   }
   if (!reported) {
-    proposal.received_bytes = kNotMeasured;
-  } else if (proposal.received_bytes != kNotMeasured) {
-    AddCapped(proposal.received_bytes, applied.received_bytes);
+    proposal.received_bytes.reset();
+  } else if (proposal.received_bytes) {
+    AddCapped(*proposal.received_bytes, applied.received_bytes);
   }
   proposal.most_received_bytes = std::max(proposal.most_received_bytes, applied.received_bytes);
   proposal.longest_pause_seconds = std::max(proposal.longest_pause_seconds, applied.pause_seconds);

@@ -15,8 +15,8 @@ namespace {
 using Jobs = std::map<std::string, Job>;
 
 bool HasEnded(const Job& job) {
-  const RunEnd* end = EndOf(job);
-  return end != nullptr && end->how != RunEnding::kLost;
+  const v1::RunEnd* end = EndOf(job);
+  return end != nullptr && end->ending() != v1::RUN_ENDING_LOST;
 }
 
 // An operator stopped it, and would not see that it goes on: forgotten only when there is no other.
@@ -50,11 +50,7 @@ Jobs::iterator Remove(DecisionContext& context, Jobs::iterator found, const std:
   StopSolve(context, job);
   context.decision.effects.emplace_back(Forget{job.name});
   context.decision.effects.emplace_back(
-      Record{JobEvent{.job = job.name,
-                      .name = "expired",
-                      .term = job.term,
-                      .version = job.last_known ? job.last_known->version : 0,
-                      .reason = absl::StrCat("job ", job.name, " is forgotten: ", why)}});
+      RecordOf(job, "expired", absl::StrCat("job ", job.name, " is forgotten: ", why)));
   return context.state.jobs.erase(found);
 }
 

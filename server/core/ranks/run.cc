@@ -151,35 +151,35 @@ void StartCandidate(DecisionContext& context, Job& job) {
   StartRun(context, job, std::move(candidate));
 }
 
-void EndRun(DecisionContext& context, Job& job, RunEnding how, const std::string& reason) {
+void EndRun(DecisionContext& context, Job& job, v1::RunEnding how, const std::string& reason) {
   AbandonWork(context, job, reason);
   Run& run = *job.current;
-  run.ending = how == RunEnding::kLost ? Ending::kLost : Ending::kFinal;
-  run.end = {.how = how,
-             .reason = reason,
-             .at = context.now,
-             .run_id = run.name,
-             .world_size = run.world_size(),
-             .step = job.step,
-             .elsewhere = how == RunEnding::kLost && !run.moved.empty()};
-  if (how != RunEnding::kLost) {
+  run.ending = how == v1::RUN_ENDING_LOST ? Ending::kLost : Ending::kFinal;
+  run.end.set_ending(how);
+  run.end.set_reason(reason);
+  run.end.set_unix_micros(absl::ToUnixMicros(context.now));
+  run.end.set_run_id(run.name);
+  run.end.set_world_size(static_cast<uint32_t>(run.world_size()));
+  run.end.set_step(static_cast<uint64_t>(job.step));
+  run.end.set_elsewhere(how == v1::RUN_ENDING_LOST && !run.moved.empty());
+  if (how != v1::RUN_ENDING_LOST) {
     RememberGone(job, run.name, run.run_number);
     job.quarantine.clear();  // nothing of that run goes on
     Remember(job);
   }
   // Ranks that are lost may come back, and coming back must not end QUARANTINE.
-  const bool stays = how == RunEnding::kLost && !job.quarantine.empty();
+  const bool stays = how == v1::RUN_ENDING_LOST && !job.quarantine.empty();
   SetPhase(context, job, stays ? Phase::kQuarantine : Phase::kRecovering);
   RecordEvent(context, job, "run_ended", job.last_known ? job.last_known->version : 0,
               absl::StrCat("run ", run.name, " ended: ", reason));
   // The next run already gathers: from here on it is what the job waits for. With all its ranks
   // it is served by the next Tick. A lost run may come back until then.
-  const bool gathers = how != RunEnding::kLost && job.candidate &&
+  const bool gathers = how != v1::RUN_ENDING_LOST && job.candidate &&
                        job.candidate->num_connected > 0 &&
                        job.candidate->num_hello < job.candidate->world_size();
   if (gathers) StartCandidate(context, job);
   if (!BelongsInStore(job)) return;
-  if (how == RunEnding::kLost) {
+  if (how == v1::RUN_ENDING_LOST) {
     job.write_due = true;  // a Tick is about all jobs: it stores last
   } else {
     StoreJobIfChanged(context, job);
@@ -219,7 +219,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::Goodbye& goodby
       RememberGone(job, sender.run.name, 0);
       DropCandidate(context, job, FailedPrecondition(reason));
     } else {
-      EndRun(context, job, RunEnding::kFailed, reason);
+      EndRun(context, job, v1::RUN_ENDING_FAILED, reason);
     }
     return;
   }
@@ -233,7 +233,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::Goodbye& goodby
     RememberGone(job, sender.run.name, 0);
     DropCandidate(context, job, FailedPrecondition(finished));
   } else if (all) {
-    EndRun(context, job, RunEnding::kFinished, finished);
+    EndRun(context, job, v1::RUN_ENDING_FINISHED, finished);
   } else if (job.proposal) {
     HandleRankFinished(context, sender);
   }
@@ -254,7 +254,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::Moved& moved) {
   if (!sender.is_current() || run.ending != Ending::kLive) return;
   if (run.num_connected > 0) return;
   const std::string reason = run.moved;  // the run may be replaced meanwhile
-  EndRun(context, job, RunEnding::kLost, reason);
+  EndRun(context, job, v1::RUN_ENDING_LOST, reason);
 }
 
 void EndLostRuns(DecisionContext& context, Job& job) {
@@ -267,7 +267,7 @@ void EndLostRuns(DecisionContext& context, Job& job) {
   // In QUARANTINE nothing is proposed anyway, and coming back must not end it.
   if (job.phase != Phase::kQuarantine && job.current && job.current->ending == Ending::kLive &&
       IsAwaySince(*job.current, since)) {
-    EndRun(context, job, RunEnding::kLost, LossReason(*job.current, grace, context.now));
+    EndRun(context, job, v1::RUN_ENDING_LOST, LossReason(*job.current, grace, context.now));
   }
 }
 

@@ -25,7 +25,7 @@ void StartCandidate(DecisionContext& context, Job& job);
 
 // No more proposals to the current run; the one in flight is cancelled; RECOVERING. Its sessions
 // may stay, unless a candidate is there to replace it.
-void EndRun(DecisionContext& context, Job& job, RunEnding how, const std::string& reason);
+void EndRun(DecisionContext& context, Job& job, v1::RunEnding how, const std::string& reason);
 
 // Forgets a run that was not served yet and ends its sessions with this status:
 // Unavailable when its ranks may come back.

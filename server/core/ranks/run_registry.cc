@@ -63,9 +63,9 @@ void NoteAlive(DecisionContext& context, Job& job, const wire::Hello& hello) {
 absl::Status CheckMayCome(DecisionContext& context, Job& job, const wire::Hello& hello) {
   if (IsGone(job, hello.run_id)) {
     NoteAlive(context, job, hello);
-    const RunEnd* end = EndOf(job);
-    const bool is_newest = end != nullptr && end->run_id == hello.run_id;
-    std::string why = is_newest ? absl::StrCat(": ", end->reason) : "";
+    const v1::RunEnd* end = EndOf(job);
+    const bool is_newest = end != nullptr && end->run_id() == hello.run_id;
+    std::string why = is_newest ? absl::StrCat(": ", end->reason()) : "";
     if (!is_newest && job.remembered != hello.run_id && job.run_number > 0) {
       why = absl::StrCat("; the job belongs to ", OwnerText(job));
     }

@@ -8,6 +8,7 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/text.h"
+#include "proto/wire/message_json.h"
 #include "server/core/decisions/decide.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
@@ -64,12 +65,12 @@ Stall StateStall(const State& state, const Job& job, absl::Time now) {
     if (run.num_connected == 0 || !StepsAreTold(job, now)) return {};
     return {"lost",
             absl::StrCat("the run is lost and ", run.num_connected, " of ", run.world_size(),
-                         " ranks train on here, at step ", job.step, ": ", run.end.reason)};
+                         " ranks train on here, at step ", job.step, ": ", run.end.reason())};
   }
   const absl::Duration age = StuckFor(state.config, job, now);
   if (age == absl::ZeroDuration() || !StepsAreTold(job, now)) return {};
   return {"state",
-          absl::StrCat(JobStateName(StateOf(job.phase)), " for ", AgeText(age), ", waiting for ",
+          absl::StrCat(wire::EnumText(StateOf(job.phase)), " for ", AgeText(age), ", waiting for ",
                        WaitingFor(job), "; the job trains on, at step ", job.step)};
 }
 
@@ -169,24 +170,25 @@ Stall DecisionStall(const State& state, const Job& job, absl::Time now) {
 
 // The policy or its solver gives no placement.
 Stall FailureStall(const State&, const Job& job, absl::Time) {
-  const auto goes_well = [&job](const Plan& plan) {
-    return plan.result != PlanResult::kFailed || plan.decided_at < job.current->rate.began;
+  const int64_t began = absl::ToUnixMicros(job.current->rate.began);
+  const auto goes_well = [began](const v1::Plan& plan) {
+    return plan.result() != v1::PLAN_RESULT_FAILED || plan.unix_micros() < began;
   };
   const auto end = std::find_if(job.plans.rbegin(), job.plans.rend(), goes_well);
   const auto failed = end - job.plans.rbegin();
   if (failed < kFailedInARow) return {};
   return {"decisions", absl::StrCat("the newest ", failed,
-                                    " decisions failed, the newest: ", job.plans.back().reason)};
+                                    " decisions failed, the newest: ", job.plans.back().reason())};
 }
 
 // The newest proposals of this run, newest first.
-std::vector<const Plan*> NewestProposals(const Job& job) {
-  std::vector<const Plan*> proposals;
+std::vector<const v1::Plan*> NewestProposals(const Job& job) {
+  std::vector<const v1::Plan*> proposals;
   for (auto plan = job.plans.rbegin(); plan != job.plans.rend(); ++plan) {
-    if (plan->decided_at < job.current->rate.began) break;
-    const bool ended = plan->result == PlanResult::kCommitted ||
-                       plan->result == PlanResult::kWithdrawn ||
-                       plan->result == PlanResult::kPartial;
+    if (plan->unix_micros() < absl::ToUnixMicros(job.current->rate.began)) break;
+    const bool ended = plan->result() == v1::PLAN_RESULT_COMMITTED ||
+                       plan->result() == v1::PLAN_RESULT_WITHDRAWN ||
+                       plan->result() == v1::PLAN_RESULT_PARTIAL;
     if (ended) proposals.push_back(&*plan);
     if (std::ssize(proposals) == kProposalsLookedAt) break;
   }
@@ -194,8 +196,10 @@ std::vector<const Plan*> NewestProposals(const Job& job) {
 }
 
 Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
-  const std::vector<const Plan*> proposals = NewestProposals(job);
-  const auto failed = [](const Plan* plan) { return plan->result != PlanResult::kCommitted; };
+  const std::vector<const v1::Plan*> proposals = NewestProposals(job);
+  const auto failed = [](const v1::Plan* plan) {
+    return plan->result() != v1::PLAN_RESULT_COMMITTED;
+  };
   const auto in_a_row = std::ranges::find_if_not(proposals, failed);
   const auto count = in_a_row - proposals.begin();
   const auto most = std::ranges::count_if(proposals, failed);
@@ -203,7 +207,7 @@ Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
   if (count == 0 || (count < kWithdrawnInARow && !often)) return {};
   std::string text =
       absl::StrCat(most, " of the newest ", proposals.size(),
-                   " proposals were withdrawn, the newest: ", proposals.front()->reason);
+                   " proposals were withdrawn, the newest: ", proposals.front()->reason());
   if (job.back_off.to_skip > 0) {
     absl::StrAppend(&text, "; the next ", CountText(job.back_off.to_skip, "decision"),
                     " will be skipped");

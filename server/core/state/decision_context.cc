@@ -60,18 +60,16 @@ void Append(DecisionContext& context, Job& job, const std::string& name, int64_t
     absl::StrAppend(&reason, "; ", left_out,
                     " events that ranks caused were left out of this log before this one");
   }
-  context.decision.effects.emplace_back(Record{JobEvent{.job = job.name,
-                                                        .name = name,
-                                                        .term = job.term,
-                                                        .version = version,
-                                                        .reason = std::move(reason)}});
+  Record record = RecordOf(job, name, reason);
+  record.event.set_version(static_cast<uint64_t>(version));
+  context.decision.effects.emplace_back(std::move(record));
 }
 
 StoreStamp StampOf(const Job& job) {
   const LastKnownPlacement known = job.last_known.value_or(LastKnownPlacement{});
   StoreStamp stamp{
       .version = known.version, .next_version = job.next_version, .digest = known.digest};
-  if (const RunEnd* end = EndOf(job)) stamp.end = *end;
+  if (const v1::RunEnd* end = EndOf(job)) stamp.end = end->SerializeAsString();
   return stamp;
 }
 
@@ -144,10 +142,19 @@ void RecordNotice(DecisionContext& context, Job& job, const std::string& name,
          Clipped(reason, kMaxReason));
 }
 
-void RecordChange(DecisionContext& context, JobEvent event) {
-  event.reason = Clipped(event.reason, kMaxReason);
-  context.decision.reason = event.reason;
-  context.decision.effects.emplace_back(Record{std::move(event)});
+Record RecordOf(const Job& job, const std::string& name, const std::string& reason) {
+  Record record{.term = job.term};
+  record.event.set_job(job.name);
+  record.event.set_name(name);
+  if (job.last_known) record.event.set_version(static_cast<uint64_t>(job.last_known->version));
+  record.event.set_reason(reason);
+  return record;
+}
+
+void RecordChange(DecisionContext& context, Record record) {
+  record.event.set_reason(Clipped(record.event.reason(), kMaxReason));
+  context.decision.reason = record.event.reason();
+  context.decision.effects.emplace_back(std::move(record));
 }
 
 void StopSolve(DecisionContext& context, Job& job) {
@@ -189,8 +196,8 @@ void StoreJob(DecisionContext& context, Job& job, std::optional<DoneRequest> don
                    .version = job.stored->version,
                    .next_version = job.next_version,
                    .memory = MemoryOf(job),
-                   .end = job.stored->end,
                    .done = std::move(done)};
+  if (const v1::RunEnd* end = EndOf(job)) stored.end = *end;
   if (job.last_known) stored.placement = *job.last_known->placement;
   context.decision.effects.emplace_back(Store{std::move(stored)});
   job.store_attempt = context.now;

@@ -57,8 +57,10 @@ void RecordNotice(DecisionContext& context, Job& job, const std::string& name,
 // One more of what the budget is for; false when it is used up.
 bool Spend(Budget& budget, absl::Time now);
 
+// Returns an event of the job under its term and its current version.
+Record RecordOf(const Job& job, const std::string& name, const std::string& reason);
 // Audits what an operator did or was refused: an event of its own, which is not the job's reason.
-void RecordChange(DecisionContext& context, JobEvent event);
+void RecordChange(DecisionContext& context, Record record);
 
 void SetPhase(DecisionContext& context, Job& job, Phase phase);
 // The answer of the policy that computes for this job, if one does, is not wanted any more.

@@ -112,16 +112,16 @@ void AmendEnding(DecisionContext& context, Job& job) {
   if (!job.current || job.current->ending != Ending::kFinal || !job.current->failure) return;
   Run& run = *job.current;
   std::string reason = FailureReason(run);
-  if (reason == run.end.reason) return;
-  run.end.reason = std::move(reason);
+  if (reason == run.end.reason()) return;
+  run.end.set_reason(std::move(reason));
   RecordEvent(context, job, "end_amended", job.last_known ? job.last_known->version : 0,
               absl::StrCat("run ", run.name,
-                           " ended for another reason than first reported: ", run.end.reason));
+                           " ended for another reason than first reported: ", run.end.reason()));
   // At the end of a Tick: a failure must not drop what follows here.
   job.write_due = true;
 }
 
-const RunEnd* EndOf(const Job& job) {
+const v1::RunEnd* EndOf(const Job& job) {
   if (!job.current) return job.ended_before ? &*job.ended_before : nullptr;
   return job.current->ending == Ending::kLive ? nullptr : &job.current->end;
 }

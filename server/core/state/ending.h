@@ -34,6 +34,6 @@ std::string LossReason(const Run& run, absl::Duration grace, absl::Time now);
 void AmendEnding(DecisionContext& context, Job& job);
 
 // How the job's newest run ended; nullptr while it lives, and when none has been seen.
-const RunEnd* EndOf(const Job& job);
+const v1::RunEnd* EndOf(const Job& job);
 
 }  // namespace eplb::core

@@ -6,6 +6,7 @@
 #include "absl/strings/str_format.h"
 
 #include "base/text.h"
+#include "proto/wire/message_json.h"
 #include "server/core/state/ending.h"
 
 namespace eplb::core {
@@ -95,30 +96,24 @@ std::string RankList(const std::vector<int32_t>& ranks, int32_t world_size) {
 
 std::string ShortHex(const Digest& digest) { return digest.Hex().substr(0, 12); }
 
-JobState StateOf(Phase phase) {
-  static_assert(static_cast<int>(JobState::kQuarantine) == static_cast<int>(Phase::kQuarantine));
-  return static_cast<JobState>(phase);
+// The phases have the values of the message in their order, without the unspecified one.
+v1::JobState StateOf(Phase phase) {
+  static_assert(static_cast<int>(Phase::kQuarantine) + 1 == v1::JOB_STATE_QUARANTINE);
+  return static_cast<v1::JobState>(static_cast<int>(phase) + 1);
 }
 
-JobState StateOf(const Job& job) {
-  const RunEnd* end = EndOf(job);
+v1::JobState StateOf(const Job& job) {
+  const v1::RunEnd* end = EndOf(job);
   if (end == nullptr) return StateOf(job.phase);
-  switch (end->how) {
-    case RunEnding::kFinished:
-      return JobState::kFinished;
-    case RunEnding::kFailed:
-      return JobState::kFailed;
-    case RunEnding::kLost:
-      break;
-  }
-  return JobState::kLost;
+  if (end->ending() == v1::RUN_ENDING_FINISHED) return v1::JOB_STATE_FINISHED;
+  return end->ending() == v1::RUN_ENDING_FAILED ? v1::JOB_STATE_FAILED : v1::JOB_STATE_LOST;
 }
 
 std::string StateText(const Job& job) {
-  const RunEnd* end = EndOf(job);
-  const absl::string_view state = JobStateName(StateOf(job));
+  const v1::RunEnd* end = EndOf(job);
+  const std::string state = wire::EnumText(StateOf(job));
   if (end == nullptr) return absl::StrCat("is ", state, ", waiting for ", WaitingFor(job));
-  return absl::StrCat("has ended (", state, "): ", end->reason);
+  return absl::StrCat("has ended (", state, "): ", end->reason());
 }
 
 std::string WorseText(const Windows& windows) {
@@ -132,8 +127,8 @@ std::string WorseText(const Windows& windows) {
 }
 
 std::string WaitingFor(const Job& job) {
-  if (const RunEnd* end = EndOf(job)) {
-    return end->how == RunEnding::kLost ? "its ranks to reconnect, or a new run" : "";
+  if (const v1::RunEnd* end = EndOf(job)) {
+    return end->ending() == v1::RUN_ENDING_LOST ? "its ranks to reconnect, or a new run" : "";
   }
   switch (job.phase) {
     case Phase::kRecovering:

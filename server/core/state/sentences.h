@@ -17,8 +17,8 @@ std::string RankList(const std::vector<int32_t>& ranks, int32_t world_size = 0);
 // The first 12 hexadecimal digits: enough to compare by eye.
 std::string ShortHex(const Digest& digest);
 
-JobState StateOf(Phase phase);
-JobState StateOf(const Job& job);
+v1::JobState StateOf(Phase phase);
+v1::JobState StateOf(const Job& job);
 
 // "is RECOVERING, waiting for rank 3 to register", or "has ended (FINISHED): all 8 ranks
 // finished".

@@ -132,7 +132,7 @@ struct Run {
   std::string moved;        // place where its ranks went on, once a rank has told it
   std::string took_over;    // the one that still had ranks connected when this one replaced it
   Ending ending = Ending::kLive;
-  RunEnd end;                      // end of a run that is not live
+  v1::RunEnd end;                  // end of a run that is not live
   std::optional<Failure> failure;  // failure that ended the run
 
   int32_t world_size() const { return static_cast<int32_t>(ranks.size()); }
@@ -154,7 +154,7 @@ struct StoreStamp {
   int64_t version = 0;
   int64_t next_version = 0;
   Digest digest;
-  std::optional<RunEnd> end;
+  std::string end;  // bytes of the newest run's v1.RunEnd; empty while the run lives
   friend bool operator==(const StoreStamp&, const StoreStamp&) = default;
 };
 
@@ -168,8 +168,10 @@ struct Proposal {
   int32_t num_failed = 0;
   std::optional<Digest> plan_hash;      // hash of the first rank that was PREPARED
   std::optional<int64_t> applied_step;  // step of the first rank that reported Applied
-  int64_t received_bytes = 0;           // summed over ranks; kNotMeasured as in a Plan
-  int64_t most_received_bytes = 0;      // most bytes of one rank
+  // Summed over ranks. None once a rank came back that did not report to this daemon what it
+  // received.
+  std::optional<int64_t> received_bytes = 0;
+  int64_t most_received_bytes = 0;  // most bytes of one rank
   double longest_pause_seconds = 0;
   absl::Time proposed_at = absl::InfinitePast();
   double prepare_seconds = 0;  // to the last PREPARED; 0 before it
@@ -313,7 +315,7 @@ struct Job {
   int64_t next_version = 1;
   std::map<int64_t, Digest> ran;  // first placement under each number; the newest kMaxRan numbers
   // How the newest run ended before the daemon started; none once a rank has said Hello since.
-  std::optional<RunEnd> ended_before;
+  std::optional<v1::RunEnd> ended_before;
   absl::Status store_error;
   std::string refusal;  // reason of the newest Hello that was refused; empty: none was
   absl::Time refused_at = absl::InfinitePast();
@@ -329,7 +331,7 @@ struct Job {
   bool paused_by_lost_store = false;  // see JobMemory
   std::string pause_reason;
   std::deque<DoneRequest> requests;                      // newest last, at most kMaxDoneRequests
-  std::deque<Plan> plans;                                // newest last, at most kMaxPlans
+  std::deque<v1::Plan> plans;                            // newest last, at most kMaxPlans
   std::deque<MeasuredPause> pauses;                      // pauses of the newest chunks
   absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
 
@@ -355,7 +357,7 @@ struct Job {
 
   int64_t step = 0;  // highest step of any rank of `current`
   int64_t commits = 0;
-  PredictionCounts prediction_counts;
+  v1::PredictionCounts prediction_counts;  // since the daemon started
   std::string last_reason;
   Budget event_budget;
   int64_t events_left_out = 0;  // since the newest that was recorded

@@ -16,35 +16,26 @@ inline constexpr int64_t kMostSummed = int64_t{1} << 62;
 // REQUIRES: both are in 0..kMostSummed.
 inline void AddCapped(int64_t& sum, int64_t more) { sum += std::min(more, kMostSummed - sum); }
 
-// Results of predictions of one job's decisions, since the daemon started. They cover decisions
-// whose chunks all committed, on the window that each prediction is about.
-struct PredictionCounts {
-  int64_t within = 0;  // the prediction +- its error
-  int64_t above = 0;   // better balanced
-  int64_t below = 0;   // less balanced
-
-  friend bool operator==(const PredictionCounts&, const PredictionCounts&) = default;
-};
-
 struct Counters {
-  std::array<int64_t, kNumPlanResults> plans{};  // by PlanResult; kProposed: those ever proposed,
-                                                 // which are counted again under what they became
-  int64_t prepared = 0;                          // answers PREPARED to a proposal in flight
-  int64_t applied = 0;                           // ranks that reported a chunk as Applied
-  std::array<int64_t, 8> nacks{};                // by wire::NackCode; [0] is not used
-  std::array<int64_t, 4> failed{};               // by wire::FailedCode; [0] is not used
-  int64_t transfers = 0;                         // (layer, expert, GPU) copies of committed chunks
-  int64_t received_bytes = 0;                    // by ranks from other ranks, of committed chunks
-  Buckets pause_seconds;                         // boundaries with a switch, one per rank and chunk
-  int64_t refused = 0;             // streams that the core ended because of what was said on them
-  int64_t reports = 0;             // load reports that were looked at
-  int64_t report_cells = 0;        // counts in them; 8 bytes each in memory
-  int64_t dropped_steps = 0;       // steps whose counts ranks had to drop, as they reported
-  int64_t reports_ahead = 0;       // left out: of steps far ahead of all other ranks
-  int64_t windows = 0;             // completed
-  int64_t windows_given_up = 0;    // incomplete
-  int64_t windows_unmeasured = 0;  // complete, but a placement of their steps is not known
-  Buckets prepare_seconds;         // Propose to the last PREPARED, of chunks that every rank held
+  // By v1::PlanResult; [0] is not used. PROPOSED: those ever proposed, which are counted again
+  // under what they became.
+  std::array<int64_t, v1::PlanResult_ARRAYSIZE> plans{};
+  int64_t prepared = 0;             // answers PREPARED to a proposal in flight
+  int64_t applied = 0;              // ranks that reported a chunk as Applied
+  std::array<int64_t, 8> nacks{};   // by wire::NackCode; [0] is not used
+  std::array<int64_t, 4> failed{};  // by wire::FailedCode; [0] is not used
+  int64_t transfers = 0;            // (layer, expert, GPU) copies of committed chunks
+  int64_t received_bytes = 0;       // by ranks from other ranks, of committed chunks
+  Buckets pause_seconds;            // boundaries with a switch, one per rank and chunk
+  int64_t refused = 0;              // streams that the core ended because of what was said on them
+  int64_t reports = 0;              // load reports that were looked at
+  int64_t report_cells = 0;         // counts in them; 8 bytes each in memory
+  int64_t dropped_steps = 0;        // steps whose counts ranks had to drop, as they reported
+  int64_t reports_ahead = 0;        // left out: of steps far ahead of all other ranks
+  int64_t windows = 0;              // completed
+  int64_t windows_given_up = 0;     // incomplete
+  int64_t windows_unmeasured = 0;   // complete, but a placement of their steps is not known
+  Buckets prepare_seconds;          // Propose to the last PREPARED, of chunks that every rank held
   Buckets gate_wait_seconds;  // the last PREPARED to the first Applied, less that rank's switch
   int64_t changes = 0;        // changes by operators that were done
   int64_t changes_refused = 0;

@@ -99,12 +99,22 @@ struct CancelSolve {  // its answer is no longer needed and may never come
   std::string job;
   int64_t solve_id = 0;
 };
-struct Record {  // appended to the audit log and to the daemon's log
-  JobEvent event;
+// Appended to the audit log, which adds number and time, and to the daemon's log.
+// event.name: run_started, run_ended, run_resumed, end_amended, taken_over, stepped_down,
+// recovering, released, version_reused, kept, observed, left_out, freeze_over, gpu_slow,
+// gpu_recovered, speeds_unused, proposed, nacked, cancelling, withdrawn, committed, pause_exceeded,
+// quarantined, stuck, stalled, stalled_over, not_counting, counting, report_ahead,
+// window_incomplete, window_complete_again, window_dropped, report_short, placements_differ,
+// splits_differ, store_failed, store_behind, expired, report_interval, vote_every_differs,
+// memory_recalled, unknown_job_paused; of operators: rebalance, pause, resume, rollback,
+// set_policy, forget, refused.
+struct Record {
+  v1::JobEvent event;
+  int64_t term = 0;  // term with which the daemon leads the job; in its log only
 };
 struct StorePlan {  // written; replaces the plan of this number. Like a Record, its failure stops
   std::string job;  // nothing
-  Plan plan;
+  v1::Plan plan;
 };
 struct Forget {  // removes all of a job from the store but its audit log
   std::string job;

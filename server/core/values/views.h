@@ -21,11 +21,6 @@
 
 namespace eplb::core {
 
-// A figure whose zero means that there was no sample.
-inline std::optional<double> AboveZero(double value) {
-  return value > 0 ? std::optional(value) : std::nullopt;
-}
-
 // Answer of a rank to the proposal in flight. kFailed: the rank does not hold the proposal and
 // never will.
 enum class Answer { kNone, kPrepared, kApplied, kFailed };
@@ -67,34 +62,10 @@ struct PastWindow {
   std::optional<Measured> measured = std::nullopt;  // absent if it could not be measured
 };
 
-// Figures of one window. balancedness*: means over layers with load; none: a placement is not
-// known. Where the job uses GPU speeds other than 1, they are of tokens / speed, as Measure says.
-struct WindowFigures {
-  int64_t window = 0;  // rises over all jobs of this daemon, from 1, also across its restarts
-  absl::Time completed_at;
-  std::string run_id;
-  int64_t first_step = 0;
-  int64_t last_step = 0;
-  std::vector<int64_t> versions;  // versions that its steps ran under, rising; empty: not known
-  double coverage = 0;
-  std::optional<double> step_seconds;               // absent: not known yet
-  int64_t tokens = 0;                               // tokens of all layers; 2^63-1 for a larger sum
-  SplitMode split = SplitMode::kEqual;              // mode of `balancedness`
-  std::optional<double> balancedness;               // measured
-  std::optional<double> balancedness_equal;         // computed: equal shares, the same placements
-  std::optional<double> balancedness_static;        // counterfactual: equal shares, static layout
-  std::optional<double> balancedness_without_eplb;  // counterfactual: one slot per expert
-  bool has_loads = false;                           // its loads are in memory still; not stored
-
-  friend bool operator==(const WindowFigures&, const WindowFigures&) = default;
-};
-
 // A window as a store keeps it: its figures, some 200 bytes, and never its loads.
 struct StoredWindow {
   std::string job;
-  WindowFigures figures;
-
-  friend bool operator==(const StoredWindow&, const StoredWindow&) = default;
+  v1::Window figures;
 };
 
 inline constexpr size_t kMaxPastWindows = 4096;  // figures kept of a job, in memory and in a store

@@ -157,7 +157,7 @@ TEST(RunPageTest, KeysAreThoseOfTheDaemonsAnswers) {
   for (const std::string& key : KeysOf(run_only)) EXPECT_THAT(keys, Contains(key));
   EXPECT_EQ(
       KeysOf(page.At("/windows")["windows"][0]),
-      KeysOf(PageJson::parse(WindowsToJson("demo", std::vector<WindowFigures>(1)))["windows"][0]));
+      KeysOf(PageJson::parse(WindowsToJson("demo", std::vector<v1::Window>(1)))["windows"][0]));
   WindowLoads loads;
   loads.load = std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Zero(1, 4)));
   loads.on_gpus_static = RealMatrix::Zero(1, 2);

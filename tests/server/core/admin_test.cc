@@ -23,11 +23,10 @@ bool Says(const absl::StatusOr<ChangeOutcome>& outcome, const std::string& text)
   return std::string(outcome.status().message()).find(text) != std::string::npos;
 }
 
-const JobEvent& LastEvent(const CoreHarness& daemon, const std::string& name) {
-  static JobEvent found;
-  found = {};
-  for (const JobEvent& event : daemon.events()) {
-    if (event.name == name) found = event;
+v1::JobEvent LastEvent(const CoreHarness& daemon, const std::string& name) {
+  v1::JobEvent found;
+  for (const Record& record : daemon.records()) {
+    if (record.event.name() == name) found = record.event;
   }
   return found;
 }
@@ -35,7 +34,7 @@ const JobEvent& LastEvent(const CoreHarness& daemon, const std::string& name) {
 TEST(AdminTest, PauseStopsDecisionsAndResumeAllowsThemAgain) {
   ConnectedJob job;
   const ChangeOutcome paused = job.daemon.Ask(Pause{}).value();
-  EXPECT_EQ(paused.state, JobState::kIdle);
+  EXPECT_EQ(paused.state, v1::JOB_STATE_IDLE);
   EXPECT_EQ(paused.outcome, "paused by ann: why not");
   EXPECT_TRUE(job.daemon.View().paused());
   job.Report(0, 9);
@@ -44,10 +43,10 @@ TEST(AdminTest, PauseStopsDecisionsAndResumeAllowsThemAgain) {
   EXPECT_FALSE(job.daemon.View().paused());
   job.Report(10, 19);
   EXPECT_EQ(job.daemon.num_solves(), 1);
-  const JobEvent& event = LastEvent(job.daemon, "resume");
-  EXPECT_EQ(event.actor, "ann");
-  EXPECT_EQ(event.before, "paused: paused by ann: why not");
-  EXPECT_EQ(event.after, "not paused");
+  const v1::JobEvent event = LastEvent(job.daemon, "resume");
+  EXPECT_EQ(event.actor(), "ann");
+  EXPECT_EQ(event.before(), "paused: paused by ann: why not");
+  EXPECT_EQ(event.after(), "not paused");
 }
 
 TEST(AdminTest, APauseLetsTheChunkInFlightEndAndProposesNoOther) {
@@ -57,9 +56,9 @@ TEST(AdminTest, APauseLetsTheChunkInFlightEndAndProposesNoOther) {
   job.CommitAll(12);
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version(), 1);
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.result, PlanResult::kPartial);
-  EXPECT_EQ(plan.chunks_committed, 1);
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.result(), v1::PLAN_RESULT_PARTIAL);
+  EXPECT_EQ(plan.chunks_committed(), 1);
 }
 
 TEST(AdminTest, APauseSurvivesARestart) {
@@ -81,7 +80,7 @@ TEST(AdminTest, ARequestIdIsUsedOnceAndARepeatToldWhatItDid) {
   EXPECT_EQ(CodeOf(again), absl::StatusCode::kAlreadyExists);
   EXPECT_TRUE(Says(again, "paused by ann")) << again.status();
   EXPECT_TRUE(job.daemon.View().paused());
-  EXPECT_EQ(LastEvent(job.daemon, "refused").actor, "ann");
+  EXPECT_EQ(LastEvent(job.daemon, "refused").actor(), "ann");
 }
 
 TEST(AdminTest, ARefusedRequestMayBeAskedAgainUnderItsId) {
@@ -134,7 +133,7 @@ TEST(AdminTest, MalformedChangesAreRefusedByField) {
     EXPECT_EQ(code(spoil), absl::StatusCode::kInvalidArgument) << job.daemon.replies().size();
   }
   EXPECT_EQ(code([](Change& c) { c.job = "other"; }), absl::StatusCode::kNotFound);
-  EXPECT_EQ(LastEvent(job.daemon, "refused").job, "");
+  EXPECT_EQ(LastEvent(job.daemon, "refused").job(), "");
   EXPECT_FALSE(job.daemon.View().paused());
   EXPECT_EQ(code([](Change&) {}), absl::StatusCode::kOk);
 }
@@ -176,11 +175,11 @@ TEST(AdminTest, RebalanceDecidesNowOnWindowsThatWereDecidedOnBefore) {
   job.Report(0, 9);
   job.daemon.AnswerSolve(Exchanged({}));
   const ChangeOutcome asked = job.daemon.Ask(Rebalance{}).value();
-  EXPECT_EQ(asked.state, JobState::kSolving);
+  EXPECT_EQ(asked.state, v1::JOB_STATE_SOLVING);
   EXPECT_EQ(job.daemon.num_solves(), 2);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0})));
   EXPECT_EQ(job.daemon.state(), "PREPARING");
-  EXPECT_EQ(job.NewestPlan().asked_by, "ann");
+  EXPECT_EQ(job.NewestPlan().asked_by(), "ann");
   EXPECT_EQ(CodeOf(job.daemon.Ask(Rebalance{})), absl::StatusCode::kFailedPrecondition);
 }
 
@@ -212,7 +211,7 @@ TEST(AdminTest, APreviewSaysWhatWouldBeAndNothingIsChangedStoredOrAudited) {
   ProposedJob job(Exchanged({0, 1, 2, 3}));
   job.CommitAll(12);
   const int64_t version = job.daemon.View().version();
-  const size_t events = job.daemon.events().size();
+  const size_t events = job.daemon.records().size();
   const int64_t writes = job.daemon.num_job_writes();
   const ChangeOutcome pause = job.daemon.Preview(Pause{}).value();
   EXPECT_EQ(pause.outcome, "paused by ann: why not");
@@ -226,7 +225,7 @@ TEST(AdminTest, APreviewSaysWhatWouldBeAndNothingIsChangedStoredOrAudited) {
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_FALSE(job.daemon.View().paused());
   EXPECT_EQ(job.daemon.View().version(), version);
-  EXPECT_EQ(job.daemon.events().size(), events);
+  EXPECT_EQ(job.daemon.records().size(), events);
   EXPECT_EQ(job.daemon.num_job_writes(), writes);
   for (const auto& rank : job.ranks) EXPECT_FALSE(job.daemon.HasMail(rank.session));
 }
@@ -240,10 +239,10 @@ TEST(AdminTest, APreviewOfARebalanceIsAnObservedDecisionThatMovesNoPace) {
   EXPECT_EQ(job.daemon.state(), "SOLVING");
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0})));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.result, PlanResult::kObserved);
-  EXPECT_EQ(plan.asked_by, "ann");
-  EXPECT_EQ(plan.num_chunks, 1);
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.result(), v1::PLAN_RESULT_OBSERVED);
+  EXPECT_EQ(plan.asked_by(), "ann");
+  EXPECT_EQ(plan.num_chunks(), 1);
   EXPECT_EQ(job.daemon.CountEvents("proposed"), 0);
   EXPECT_EQ(job.daemon.CountEvents("rebalance"), 0);
   job.Report(10, 19);
@@ -259,18 +258,18 @@ TEST(AdminTest, RollbackProposesTheVersionBeforeTheDecisionAndPauses) {
   job.CommitAll(12);
   ASSERT_EQ(job.daemon.View().version(), 2);
   const ChangeOutcome back = job.daemon.Ask(Rollback{}).value();
-  EXPECT_EQ(back.state, JobState::kPreparing);
+  EXPECT_EQ(back.state, v1::JOB_STATE_PREPARING);
   EXPECT_THAT(back.outcome, HasSubstr("the placement of version 0 is proposed in 2 chunks"));
   job.CommitAll(20);
   EXPECT_EQ(job.daemon.state(), "IDLE");
   EXPECT_EQ(job.daemon.View().version(), 4);  // the chunks got new versions
   EXPECT_EQ(job.ranks[0].placement, Exchanged({}));
   EXPECT_TRUE(job.daemon.View().paused());
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.policy, "rollback");
-  EXPECT_EQ(plan.result, PlanResult::kCommitted);
-  EXPECT_EQ(plan.base_version, 2);
-  EXPECT_EQ(plan.last_version, 4);
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.policy(), "rollback");
+  EXPECT_EQ(plan.result(), v1::PLAN_RESULT_COMMITTED);
+  EXPECT_EQ(plan.base_version(), 2);
+  EXPECT_EQ(plan.last_version(), 4);
   // And back again, by its number.
   ASSERT_TRUE(job.daemon.Ask(Rollback{.to_version = 1}).ok());
   job.CommitAll(30);
@@ -331,9 +330,9 @@ TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   const ChangeOutcome set = job.daemon.Ask(SetPolicy{patch}).value();
   EXPECT_EQ(set.before, "name=incremental every_steps=20 min_gain=0.05");
   EXPECT_EQ(set.after, "name=balanced every_steps=40 min_gain=0.25");
-  const JobEvent& event = LastEvent(job.daemon, "set_policy");
-  EXPECT_EQ(event.before, "name=incremental every_steps=20 min_gain=0.05");
-  EXPECT_EQ(event.after, "name=balanced every_steps=40 min_gain=0.25");
+  const v1::JobEvent event = LastEvent(job.daemon, "set_policy");
+  EXPECT_EQ(event.before(), "name=incremental every_steps=20 min_gain=0.05");
+  EXPECT_EQ(event.after(), "name=balanced every_steps=40 min_gain=0.25");
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.min_gain = 0.5}}).ok());
   job.daemon.Restart();
   const v1::PolicySettings settings = job.daemon.View().policy();
@@ -358,8 +357,8 @@ TEST(AdminTest, ResumeEndsAQuarantineAndTheRanksSayWhatTheyRun) {
   job.daemon.Say(job.ranks[1].session, wire::Applied{1, DigestOf(Exchanged({2})), 12, 0, 0});
   ASSERT_EQ(job.daemon.state(), "QUARANTINE");
   const ChangeOutcome resumed = job.daemon.Ask(Resume{}).value();
-  EXPECT_EQ(resumed.state, JobState::kRecovering);
-  EXPECT_EQ(job.NewestPlan().result, PlanResult::kWithdrawn);
+  EXPECT_EQ(resumed.state, v1::JOB_STATE_RECOVERING);
+  EXPECT_EQ(job.NewestPlan().result(), v1::PLAN_RESULT_WITHDRAWN);
   job.ranks[1].version = 0;
   job.Disconnect(1);
   job.Connect(1);
@@ -372,7 +371,7 @@ TEST(AdminTest, ResumeOfAJobThatIsNotPausedIsNoErrorAndSaysSo) {
   const ChangeOutcome resumed = job.daemon.Ask(Resume{}).value();
   EXPECT_EQ(resumed.outcome, "was not paused; resume was asked for by ann: why not");
   EXPECT_FALSE(job.daemon.View().paused());
-  EXPECT_EQ(LastEvent(job.daemon, "resume").before, "not paused");
+  EXPECT_EQ(LastEvent(job.daemon, "resume").before(), "not paused");
 }
 
 TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBePausedAndNothingElse) {
@@ -418,13 +417,13 @@ TEST(AdminTest, ForgetRemovesAJobWithoutRanksAndLeavesItsAuditLog) {
   EXPECT_EQ(CodeOf(job.daemon.Ask(ForgetJob{}, 7)), absl::StatusCode::kAborted);
   const ChangeOutcome forgotten = job.daemon.Ask(ForgetJob{}).value();
   EXPECT_EQ(forgotten.outcome, "forgotten by ann: why not");
-  EXPECT_EQ(forgotten.state, JobState::kFinished);
+  EXPECT_EQ(forgotten.state, v1::JOB_STATE_FINISHED);
   EXPECT_TRUE(job.daemon.core().Jobs(job.daemon.now()).empty());
   EXPECT_TRUE(job.daemon.stored().empty());
-  const JobEvent& event = LastEvent(job.daemon, "forget");
-  EXPECT_EQ(event.job, kJob);
-  EXPECT_EQ(event.actor, "ann");
-  EXPECT_EQ(event.before, "FINISHED");
+  const v1::JobEvent event = LastEvent(job.daemon, "forget");
+  EXPECT_EQ(event.job(), kJob);
+  EXPECT_EQ(event.actor(), "ann");
+  EXPECT_EQ(event.before(), "FINISHED");
   EXPECT_EQ(CodeOf(job.daemon.Ask(ForgetJob{})), absl::StatusCode::kNotFound);
   job.daemon.Restart();
   EXPECT_TRUE(job.daemon.core().Jobs(job.daemon.now()).empty());

@@ -228,7 +228,7 @@ bool CoreHarness::Execute(const Effect& effect) {
     pending_solve_ = *solve;
     ++num_solves_;
   } else if (const auto* plan = std::get_if<StorePlan>(&effect)) {
-    plans_.insert_or_assign(plan->plan.plan, plan->plan);
+    plans_.insert_or_assign(static_cast<int64_t>(plan->plan.plan()), plan->plan);
   } else if (const auto* forget = std::get_if<Forget>(&effect)) {
     if (forget->required && !store_works) {
       Handle(StoreFailed{forget->job, absl::UnavailableError("disk full")});
@@ -240,7 +240,7 @@ bool CoreHarness::Execute(const Effect& effect) {
   } else if (const auto* reply = std::get_if<Reply>(&effect)) {
     EXPECT_TRUE(replies_.emplace(reply->ticket, reply->outcome).second) << "a second answer";
   } else {
-    events_.push_back(std::get<Record>(effect).event);
+    records_.push_back(std::get<Record>(effect));
   }
   return true;
 }
@@ -326,14 +326,15 @@ std::optional<absl::Status> CoreHarness::ClosedWith(SessionId session) const {
 }
 
 std::string CoreHarness::LastReason(const std::string& name) const {
-  const auto found = std::find_if(events_.rbegin(), events_.rend(),
-                                  [&name](const JobEvent& event) { return event.name == name; });
-  return found == events_.rend() ? "" : found->reason;
+  const auto found =
+      std::find_if(records_.rbegin(), records_.rend(),
+                   [&name](const Record& record) { return record.event.name() == name; });
+  return found == records_.rend() ? "" : found->event.reason();
 }
 
 int64_t CoreHarness::CountEvents(const std::string& name) const {
-  return std::count_if(events_.begin(), events_.end(),
-                       [&name](const JobEvent& event) { return event.name == name; });
+  return std::count_if(records_.begin(), records_.end(),
+                       [&name](const Record& record) { return record.event.name() == name; });
 }
 
 FakeRank::FakeRank(int32_t rank, const TopologyOptions& shape)

@@ -91,7 +91,7 @@ class CoreHarness {
   int64_t stored_term() const { return stored_term_; }
 
   // The newest version of every plan that was stored, by number.
-  const std::map<int64_t, Plan>& plans() const { return plans_; }
+  const std::map<int64_t, v1::Plan>& plans() const { return plans_; }
   // The answer to every change, by ticket; the test fails on a second answer.
   const std::map<int64_t, absl::StatusOr<ChangeOutcome>>& replies() const { return replies_; }
   // Asks for a change with a fresh ticket and request_id, as "ann", and returns its answer. A
@@ -100,7 +100,7 @@ class CoreHarness {
                                     std::string request_id = "");
   // The same as a preview.
   absl::StatusOr<ChangeOutcome> Preview(Verb verb);
-  std::vector<JobEvent> events() const { return events_; }
+  const std::vector<Record>& records() const { return records_; }
   // By index of the Event: the processor time that one held the core's lock without a pause.
   const std::map<size_t, absl::Duration>& longest_holds() const { return longest_holds_; }
   const std::vector<PastWindow>& past_windows() const { return past_windows_; }
@@ -121,13 +121,13 @@ class CoreHarness {
   int64_t stored_term_ = 0;
   std::map<std::string, StoredJob> stored_;
   std::map<int64_t, Placement> history_;  // placements of kJob, by version
-  std::map<int64_t, Plan> plans_;
+  std::map<int64_t, v1::Plan> plans_;
   std::map<int64_t, absl::StatusOr<ChangeOutcome>> replies_;
   int64_t last_ticket_ = 0;
   std::map<SessionId, std::deque<wire::DownMessage>> mail_;
   std::map<SessionId, absl::Status> closed_;
   std::vector<SessionId> just_closed_;  // their SessionClosed comes after the decision
-  std::vector<JobEvent> events_;
+  std::vector<Record> records_;
   std::vector<PastWindow> past_windows_;
   std::map<size_t, absl::Duration> longest_holds_;
   std::optional<Solve> pending_solve_;
@@ -228,7 +228,7 @@ class TestJob {
   std::optional<absl::Status> ClosedWith(int32_t rank) const {
     return daemon.ClosedWith(ranks[rank].session);
   }
-  Plan NewestPlan() const { return daemon.core().Plans(kJob, 1)->front(); }
+  v1::Plan NewestPlan() const { return daemon.core().Plans(kJob, 1)->front(); }
 
   CoreHarness daemon;
   std::vector<FakeRank> ranks;

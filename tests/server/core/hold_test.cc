@@ -109,7 +109,7 @@ TEST_F(HoldTest, AWideJobDecidesAndSwitches) {
     SwitchAll(10 * number + 10);
     ASSERT_EQ(job_.daemon.state(), "IDLE");
   }
-  EXPECT_EQ(job_.daemon.plans().at(2).result, PlanResult::kCommitted);
+  EXPECT_EQ(job_.daemon.plans().at(2).result(), v1::PLAN_RESULT_COMMITTED);
   ExpectShortHolds();
 }
 

@@ -88,9 +88,9 @@ TEST_F(EtcdStoreTest, TheNextLeaderReadsAllThatWasWritten) {
   EXPECT_EQ(DigestOf(*store->ReadPlacement("a", 7)), DigestOf(ReversedPlacement(2)));
   // Events are numbered on.
   ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf("a", 8)).ok());
-  const std::vector<StoredEvent> events = *store->ReadEvents("a", 10, 0);
+  const std::vector<v1::JobEvent> events = *store->ReadEvents("a", 10, 0);
   ASSERT_THAT(events, SizeIs(2));
-  EXPECT_EQ(events[0].sequence, events[1].sequence + 1);
+  EXPECT_EQ(events[0].sequence(), events[1].sequence() + 1);
 }
 
 TEST_F(EtcdStoreTest, AnOldLeadersWritesAreRefused) {
@@ -345,9 +345,9 @@ TEST_F(EtcdStoreTest, AnEventThatWasNotAnsweredKeepsItsNumberWhenItHappened) {
   std::set<int64_t> sequences;
   size_t events = 0;
   for (const char* job : {"answered", "lost"}) {
-    const std::vector<StoredEvent> read = *lead.Open()->ReadEvents(job, 100, 0);
+    const std::vector<v1::JobEvent> read = *lead.Open()->ReadEvents(job, 100, 0);
     EXPECT_THAT(*store->ReadEvents(job, 100, 0), SizeIs(read.size())) << job;
-    for (const StoredEvent& one : read) sequences.insert(one.sequence);
+    for (const v1::JobEvent& one : read) sequences.insert(one.sequence());
     events += read.size();
   }
   EXPECT_THAT(sequences, SizeIs(events)) << "no number is given twice";

@@ -20,8 +20,13 @@ Placement PlacementOf(const std::vector<int32_t>& experts,
   return *Placement::FromSlots(*Topology::Make(shape), slots);
 }
 
-core::Plan PlanThatReceived(int64_t bytes) {
-  return {.plan = 7, .base_version = 3, .last_version = 5, .received_bytes = bytes};
+v1::Plan PlanThatReceived(std::optional<uint64_t> bytes) {
+  v1::Plan plan;
+  plan.set_plan(7);
+  plan.set_base_version(3);
+  plan.set_last_version(5);
+  if (bytes) plan.set_received_bytes(*bytes);
+  return plan;
 }
 
 TEST(TrafficTest, ItNamesTheDecisionAndItsFlows) {
@@ -39,7 +44,7 @@ TEST(TrafficTest, ItNamesTheDecisionAndItsFlows) {
 
 TEST(TrafficTest, BytesThatNobodyMeasuredAreNotKnown) {
   const Placement placement = PlacementOf({0, 1, 2, 3});
-  EXPECT_FALSE(TrafficBetween(placement, placement, PlanThatReceived(core::kNotMeasured))
+  EXPECT_FALSE(TrafficBetween(placement, placement, PlanThatReceived(std::nullopt))
                    ->received_bytes.has_value());
 }
 

@@ -50,16 +50,16 @@ void Fill(WindowHistory& history, const std::vector<std::string>& jobs) {
   for (const std::string& job : jobs) history.Add(job, WindowAt(0), absl::UnixEpoch());
 }
 
-std::vector<int64_t> NumbersOf(const std::vector<WindowFigures>& windows) {
+std::vector<int64_t> NumbersOf(const std::vector<v1::Window>& windows) {
   std::vector<int64_t> numbers;
   numbers.reserve(windows.size());
-  for (const WindowFigures& one : windows) numbers.push_back(one.window);
+  for (const v1::Window& one : windows) numbers.push_back(static_cast<int64_t>(one.window()));
   return numbers;
 }
 
 std::vector<bool> Held(const WindowHistory& history, const std::string& job) {
   std::vector<bool> held;
-  for (const WindowFigures& one : history.Figures(job, 0, 100)) held.push_back(one.has_loads);
+  for (const v1::Window& one : history.Figures(job, 0, 100)) held.push_back(one.has_loads());
   return held;
 }
 
@@ -70,9 +70,9 @@ TEST(WindowHistoryTest, ARestoredHistoryGoesOnAboveItsNumbersAndHasNoLoads) {
   before.Add("a", WindowAt(10), absl::UnixEpoch());
   std::vector<StoredWindow> unsaved = before.Unsaved(2);
   ASSERT_EQ(unsaved.size(), 2u) << "the oldest first";
-  before.NoteSaved(unsaved.back().figures.window);
+  before.NoteSaved(static_cast<int64_t>(unsaved.back().figures.window()));
   unsaved.push_back(before.Unsaved(2).front());
-  before.NoteSaved(unsaved.back().figures.window);
+  before.NoteSaved(static_cast<int64_t>(unsaved.back().figures.window()));
   EXPECT_THAT(before.Unsaved(2), IsEmpty());
 
   WindowHistory after({});
@@ -86,14 +86,15 @@ TEST(WindowHistoryTest, ARestoredHistoryGoesOnAboveItsNumbersAndHasNoLoads) {
   after.Add("a", WindowAt(70), absl::UnixEpoch());
   EXPECT_THAT(NumbersOf(after.Figures("a", 0, 9)), ElementsAre(1, 3, 4));
   EXPECT_THAT(Held(after, "a"), ElementsAre(false, false, true));
-  EXPECT_EQ(after.Unsaved(9).front().figures.window, 4);
+  EXPECT_EQ(after.Unsaved(9).front().figures.window(), 4);
   EXPECT_EQ(after.load_bytes(), kBytes);
 }
 
 TEST(WindowHistoryTest, ARestoredHistoryKeepsToTheLimits) {
   std::vector<StoredWindow> stored;
   for (int64_t number = 1; number <= 9; ++number) {
-    stored.push_back({.job = number % 3 == 0 ? "b" : "a", .figures = {.window = number}});
+    stored.push_back({.job = number % 3 == 0 ? "b" : "a", .figures = {}});
+    stored.back().figures.set_window(static_cast<uint64_t>(number));
   }
   WindowHistory history({.max_windows = 4, .max_windows_of_all = 6});
   history.Restore(stored);
@@ -106,24 +107,24 @@ TEST(WindowHistoryTest, AWindowComesBackWithItsFigures) {
   core::PastWindow window = WindowAt(10);
   window.measured = MeasuredOf(SplitMode::kEqual);
   history.Add("a", window, absl::FromUnixSeconds(1000));
-  const std::vector<WindowFigures> windows = history.Figures("a", 0, 9);
+  const std::vector<v1::Window> windows = history.Figures("a", 0, 9);
   ASSERT_EQ(windows.size(), 1);
-  const WindowFigures& one = windows.front();
-  EXPECT_EQ(one.window, 1);
-  EXPECT_EQ(one.completed_at, absl::FromUnixSeconds(1000));
-  EXPECT_EQ(one.run_id, "run");
-  EXPECT_EQ(one.first_step, 10);
-  EXPECT_EQ(one.last_step, 19);
-  EXPECT_THAT(one.versions, ElementsAre(3, 4));
-  EXPECT_EQ(one.coverage, 0.75);
-  EXPECT_EQ(one.step_seconds, 0.5);
-  EXPECT_EQ(one.tokens, 20);
-  EXPECT_EQ(one.split, SplitMode::kEqual);
-  EXPECT_EQ(one.balancedness, 5.0 / 6);
-  EXPECT_EQ(one.balancedness_equal, one.balancedness);
-  EXPECT_EQ(one.balancedness_static, 5.0 / 7);
-  EXPECT_EQ(one.balancedness_without_eplb, 0.6);
-  EXPECT_TRUE(one.has_loads);
+  const v1::Window& one = windows.front();
+  EXPECT_EQ(one.window(), 1);
+  EXPECT_EQ(one.completed_unix_micros(), 1'000'000'000);
+  EXPECT_EQ(one.run_id(), "run");
+  EXPECT_EQ(one.first_step(), 10);
+  EXPECT_EQ(one.last_step(), 19);
+  EXPECT_THAT(one.versions(), ElementsAre(3, 4));
+  EXPECT_EQ(one.coverage(), 0.75);
+  EXPECT_EQ(one.step_seconds(), 0.5);
+  EXPECT_EQ(one.tokens(), 20);
+  EXPECT_EQ(one.split(), "equal");
+  EXPECT_EQ(one.balancedness(), 5.0 / 6);
+  EXPECT_EQ(one.balancedness_equal(), one.balancedness());
+  EXPECT_EQ(one.balancedness_static(), 5.0 / 7);
+  EXPECT_EQ(one.balancedness_without_eplb(), 0.6);
+  EXPECT_TRUE(one.has_loads());
 }
 
 TEST(WindowHistoryTest, WithExactSplitsTheFiguresOfEqualSharesAreComputed) {
@@ -132,10 +133,10 @@ TEST(WindowHistoryTest, WithExactSplitsTheFiguresOfEqualSharesAreComputed) {
   window.split = SplitMode::kBatch;
   window.measured = MeasuredOf(SplitMode::kBatch);
   history.Add("a", window, absl::UnixEpoch());
-  const WindowFigures one = history.Figures("a", 0, 1).front();
-  EXPECT_EQ(one.split, SplitMode::kBatch);
-  EXPECT_EQ(one.balancedness, 0.95);
-  EXPECT_DOUBLE_EQ(one.balancedness_equal.value(), 5.0 / 6);
+  const v1::Window one = history.Figures("a", 0, 1).front();
+  EXPECT_EQ(one.split(), "batch");
+  EXPECT_EQ(one.balancedness(), 0.95);
+  EXPECT_DOUBLE_EQ(one.balancedness_equal(), 5.0 / 6);
 }
 
 TEST(WindowHistoryTest, WhatCouldNotBeMeasuredHasNoBalancedness) {
@@ -143,9 +144,10 @@ TEST(WindowHistoryTest, WhatCouldNotBeMeasuredHasNoBalancedness) {
   core::PastWindow window = WindowAt(10);
   window.on_gpus = nullptr;
   history.Add("a", window, absl::UnixEpoch());
-  const WindowFigures one = history.Figures("a", 0, 1).front();
-  EXPECT_THAT(one.versions, IsEmpty());
-  EXPECT_FALSE(one.balancedness || one.balancedness_equal || one.balancedness_static);
+  const v1::Window one = history.Figures("a", 0, 1).front();
+  EXPECT_THAT(one.versions(), IsEmpty());
+  EXPECT_FALSE(one.has_balancedness() || one.has_balancedness_equal() ||
+               one.has_balancedness_static());
   const WindowLoads loads = *history.Loads("a", std::nullopt);
   EXPECT_EQ(loads.on_gpus, nullptr);
   EXPECT_EQ(loads.on_gpus_static(0, 0), 7);
@@ -156,13 +158,13 @@ TEST(WindowHistoryTest, LoadsComeWithThoseOfTheStaticLayout) {
   history.Add("a", WindowAt(10), absl::UnixEpoch());
   history.Add("a", WindowAt(20), absl::UnixEpoch());
   const WindowLoads first = *history.Loads("a", 1);
-  EXPECT_EQ(first.figures.first_step, 10);
+  EXPECT_EQ(first.figures.first_step(), 10);
   EXPECT_EQ(first.load->counts()(1, 2), 2);
   EXPECT_EQ(first.on_gpus->loads(0, 0), 6);
   EXPECT_EQ(first.on_gpus_static.rows(), 2);
   EXPECT_EQ(first.on_gpus_static(1, 0), 7);
   EXPECT_EQ(first.on_gpus_static(1, 1), 3);
-  EXPECT_EQ(history.Loads("a", std::nullopt)->figures.window, 2) << "none is the newest";
+  EXPECT_EQ(history.Loads("a", std::nullopt)->figures.window(), 2) << "none is the newest";
 }
 
 TEST(WindowHistoryTest, NumbersRiseOverAllJobsAndReadingOnMissesNone) {
@@ -187,10 +189,10 @@ TEST(WindowHistoryTest, WindowsOfAnEarlierRunStayWithItsIdAndShape) {
   smaller.shape.num_gpus = 1;
   smaller.on_gpus = nullptr;
   history.Add("a", smaller, absl::UnixEpoch());
-  const std::vector<WindowFigures> windows = history.Figures("a", 0, 9);
-  EXPECT_EQ(windows.at(0).run_id, "first");
-  EXPECT_EQ(windows.at(1).run_id, "second");
-  EXPECT_EQ(windows.at(1).first_step, 0) << "steps may begin again";
+  const std::vector<v1::Window> windows = history.Figures("a", 0, 9);
+  EXPECT_EQ(windows.at(0).run_id(), "first");
+  EXPECT_EQ(windows.at(1).run_id(), "second");
+  EXPECT_EQ(windows.at(1).first_step(), 0) << "steps may begin again";
   EXPECT_EQ(history.Loads("a", 1)->on_gpus_static.cols(), 2);
   EXPECT_EQ(history.Loads("a", 2)->on_gpus_static.cols(), 1);
 }
@@ -266,7 +268,7 @@ TEST(WindowHistoryTest, TokensAboveTheLargestNumberAreThatNumber) {
   window.load =
       std::make_shared<const Load>(*Load::FromCounts(LoadMatrix::Constant(2, 4, kMost / 4)));
   history.Add("a", window, absl::UnixEpoch());
-  EXPECT_EQ(history.Figures("a", 0, 1).front().tokens, kMost);
+  EXPECT_EQ(history.Figures("a", 0, 1).front().tokens(), kMost);
 }
 
 TEST(WindowHistoryTest, ReadersAndTheWriterMayBeThreads) {
@@ -278,7 +280,7 @@ TEST(WindowHistoryTest, ReadersAndTheWriterMayBeThreads) {
     }
   });
   for (int i = 0; i < 200; ++i) {
-    const std::vector<WindowFigures> windows = history.Figures("a", 0, 100);
+    const std::vector<v1::Window> windows = history.Figures("a", 0, 100);
     EXPECT_LE(windows.size(), 8);
     if (!windows.empty()) {
       EXPECT_TRUE(history.Loads("a", std::nullopt).ok());

@@ -3,16 +3,15 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <limits>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "absl/strings/str_split.h"
-#include <google/protobuf/text_format.h>
 
 #include "server/http/job_json.h"
 #include "server/http/page/assets.h"
+#include "tests/support/messages.h"
 
 #include <nlohmann/json.hpp>
 
@@ -23,33 +22,25 @@ using ::testing::HasSubstr;
 using Json = nlohmann::json;
 
 v1::JobStatus TestView() {
-  v1::JobStatus view;
-  EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(R"(
+  auto view = MessageOf<v1::JobStatus>(R"(
     job: "train" state: JOB_STATE_IDLE digest: "0123"
     shape { num_layers: 2 num_experts: 4 num_slots: 4 num_gpus: 2 num_nodes: 1 num_groups: 1 }
     balancedness: nan
     ranks { connected: true running_version: 3 step: 7 state: RANK_STATE_CONNECTED }
-  )",
-                                                            &view));
+  )");
   view.set_last_reason("kept \xff it");
   return view;
 }
 
 absl::Status Unknown(const std::string& job) { return absl::NotFoundError("no job " + job); }
 
-WindowFigures FiguresAt(int64_t number) {
-  return {.window = number,
-          .completed_at = absl::FromUnixMicros(1500),
-          .run_id = "run\xff",
-          .first_step = 10,
-          .last_step = 19,
-          .versions = {3, 4},
-          .coverage = 1,
-          .step_seconds = std::numeric_limits<double>::quiet_NaN(),
-          .tokens = 30,
-          .split = SplitMode::kBatch,
-          .balancedness = 0.75,
-          .has_loads = true};
+v1::Window FiguresAt(int64_t number) {
+  auto window = MessageOf<v1::Window>(R"(
+    completed_unix_micros: 1500 first_step: 10 last_step: 19 versions: [3, 4] coverage: 1
+    step_seconds: nan tokens: 30 split: "batch" balancedness: 0.75 has_loads: true)");
+  window.set_window(static_cast<uint64_t>(number));
+  window.set_run_id("run\xff");
+  return window;
 }
 
 WindowLoads LoadsAt(int64_t number) {
@@ -94,9 +85,9 @@ ApiSources TestSources() {
                             .load = std::make_shared<const Load>(*Load::FromCounts(counts))};
   };
   sources.windows = [](const std::string& job, int64_t after,
-                       int32_t limit) -> absl::StatusOr<std::vector<WindowFigures>> {
+                       int32_t limit) -> absl::StatusOr<std::vector<v1::Window>> {
     if (job != "train") return Unknown(job);
-    return std::vector<WindowFigures>{FiguresAt(after + limit)};
+    return std::vector<v1::Window>{FiguresAt(after + limit)};
   };
   sources.window_loads = [](const std::string&,
                             std::optional<int64_t> window) -> absl::StatusOr<WindowLoads> {
@@ -115,14 +106,17 @@ ApiSources TestSources() {
                   .gpus = {{.from = 0, .to = 1, .transfers = 2}, {.from = 1, .transfers = 1}},
                   .nodes = {{.transfers = 3}}}};
   };
-  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<core::Plan>> {
-    return std::vector<core::Plan>{{.plan = limit, .result = core::PlanResult::kObserved}};
+  sources.plans = [](const std::string&, int32_t limit) -> absl::StatusOr<std::vector<v1::Plan>> {
+    v1::Plan plan;
+    plan.set_plan(static_cast<uint64_t>(limit));
+    plan.set_result(v1::PLAN_RESULT_OBSERVED);
+    return std::vector<v1::Plan>{plan};
   };
   sources.events = [](const std::string&, int64_t after,
-                      int32_t limit) -> absl::StatusOr<std::vector<StoredEvent>> {
-    return std::vector<StoredEvent>{{.sequence = after + limit,
-                                     .time = absl::FromUnixMicros(1500),
-                                     .event = {.job = "train", .name = "kept"}}};
+                      int32_t limit) -> absl::StatusOr<std::vector<v1::JobEvent>> {
+    auto event = MessageOf<v1::JobEvent>(R"(unix_micros: 1500 job: "train" name: "kept")");
+    event.set_sequence(static_cast<uint64_t>(after + limit));
+    return std::vector<v1::JobEvent>{event};
   };
   return sources;
 }
@@ -249,7 +243,7 @@ TEST(ApiTest, AnEarlierWindowsLoadCanBeAskedFor) {
   ApiSources sources = TestSources();
   sources.window_loads = [](const std::string&, std::optional<int64_t>) {
     WindowLoads loads = LoadsAt(5);
-    loads.figures.split = SplitMode::kEqual;
+    loads.figures.set_split("equal");
     return absl::StatusOr<WindowLoads>(loads);
   };
   EXPECT_EQ(Json::parse(AnswerApi(sources, path, {{"window", "5"}}).body).at("gpu_loads").size(),
@@ -336,7 +330,7 @@ TEST(ApiTest, PlansTakeALimit) {
 TEST(ApiTest, AFailingStoreIs503) {
   ApiSources sources = TestSources();
   sources.events = [](const std::string&, int64_t,
-                      int32_t) -> absl::StatusOr<std::vector<StoredEvent>> {
+                      int32_t) -> absl::StatusOr<std::vector<v1::JobEvent>> {
     return absl::UnavailableError("disk I/O error");
   };
   EXPECT_EQ(AnswerApi(sources, "/api/v1/jobs/train/events", {}).status, 503);

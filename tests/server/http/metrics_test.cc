@@ -51,7 +51,7 @@ MetricsSnapshot FullSnapshot() {
   seconds.Add(0.002);
   s.calls = {{"Query/GetJob", "NOT_FOUND", seconds}};
   core::Counters& counters = s.counters;
-  counters.plans[static_cast<size_t>(core::PlanResult::kWithdrawn)] = 2;
+  counters.plans[v1::PLAN_RESULT_WITHDRAWN] = 2;
   counters.nacks[static_cast<size_t>(wire::NackCode::kBusy)] = 3;
   counters.failed[static_cast<size_t>(wire::FailedCode::kTransfer)] = 4;
   counters.report_cells = 10;

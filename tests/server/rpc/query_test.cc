@@ -1,6 +1,9 @@
 // Service Query, asked over gRPC.
 #include <gtest/gtest.h>
 
+#include <cstring>
+#include <vector>
+
 #include "absl/time/clock.h"
 
 #include "proto/wire/convert.h"
@@ -62,6 +65,29 @@ TEST_F(QueryTest, AStateThatLastsLongIsToldAsStuck) {
   EXPECT_EQ(job.state(), v1::JOB_STATE_RECOVERING);
   EXPECT_GT(job.stuck_seconds(), 0.003);
   EXPECT_EQ(job.stuck_seconds(), job.state_seconds());
+}
+
+TEST_F(QueryTest, AWindowHasItsCountsRowByRow) {
+  Start();
+  const std::unique_ptr<RankStream> ranks[] = {Join(0), Join(1)};
+  for (const auto& rank : ranks) rank->Say(ReportOf(0));
+  ASSERT_TRUE(store_->WaitForEvent("proposed"));
+  const v1::GetLoadResponse load =
+      Call(*query_, &v1::Query::Stub::GetLoad, About<v1::GetLoadRequest>("job")).body;
+  const core::WindowView window = *runner_->NewestWindow("job");
+  const LoadMatrix& counts = window.load->counts();
+  EXPECT_EQ(load.last_step(), window.last_step);
+  EXPECT_EQ(load.num_layers(), counts.rows());
+  EXPECT_EQ(load.num_experts(), counts.cols());
+  std::vector<int64_t> cells(static_cast<size_t>(counts.size()));
+  ASSERT_EQ(load.counts_u64().size(), cells.size() * sizeof(int64_t));
+  std::memcpy(cells.data(), load.counts_u64().data(), load.counts_u64().size());
+  size_t cell = 0;
+  for (const auto& row : counts.rowwise()) {
+    for (const int64_t count : row) EXPECT_EQ(cells[cell++], count);
+  }
+  EXPECT_EQ(load.gpu_loads_size(), window.on_gpus->loads.size());
+  EXPECT_EQ(load.versions_size(), 1);
 }
 
 TEST_F(QueryTest, UnknownJobsAndAbsurdLimitsAreRefused) {

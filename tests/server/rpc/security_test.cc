@@ -103,7 +103,7 @@ TEST_F(SecurityTest, AnOperatorAloneChangesWhatRunsAndTheAuditLogHasItsName) {
   EXPECT_EQ(pause(OpenAs("URI:spiffe://x/train/0")), Code::PERMISSION_DENIED);
   EXPECT_EQ(pause(OpenAs("URI:spiffe://x/viewer")), Code::PERMISSION_DENIED);
   EXPECT_EQ(pause(OpenAs("DNS:ops.x")), Code::NOT_FOUND);
-  EXPECT_EQ(runner_->Events("", 1)->front().event.actor, "ops.x");
+  EXPECT_EQ(runner_->Events("", 1)->front().actor(), "ops.x");
 }
 
 TEST_F(SecurityTest, StatusShowsOnlyTheJobsOfTheAsker) {

@@ -61,7 +61,7 @@ TEST_F(UnixAcceptorTest, WhoAsksIsWhomTheKernelNamesWhateverTheCallerClaims) {
   const grpc::Status status = Pause("r1");
   ASSERT_TRUE(status.ok()) << status.error_message();
   EXPECT_EQ(PausedBy(), "paused by " + DescribeUser(getuid()));
-  EXPECT_EQ(runner_->Events("job", 1)->front().event.actor, DescribeUser(getuid()));
+  EXPECT_EQ(runner_->Events("job", 1)->front().actor(), DescribeUser(getuid()));
 }
 
 TEST_F(UnixAcceptorTest, TheSocketBesideAnAddressNamesItsUsersToo) {

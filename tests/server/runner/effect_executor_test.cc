@@ -7,6 +7,7 @@
 
 #include "tests/server/failing_store.h"
 #include "tests/server/test_stream.h"
+#include "tests/support/messages.h"
 
 namespace eplb {
 namespace {
@@ -34,7 +35,7 @@ class EffectExecutorTest : public ::testing::Test {
   }
   size_t num_windows() const { return history_.Figures("job", 0, 9).size(); }
   core::Record Event() {
-    return {.event = {.job = "job", .name = "kept", .version = 0, .reason = "why"}};
+    return {.event = MessageOf<v1::JobEvent>(R"(job: "job" name: "kept" reason: "why")")};
   }
 
   FailingStore store_;
@@ -61,11 +62,11 @@ TEST_F(EffectExecutorTest, EveryEffectReachesItsSink) {
   EXPECT_FALSE(executor_.Execute(decision).has_value());
   EXPECT_EQ(*store_.ReadTerm(), 4);
   EXPECT_EQ(store_.ReadJobs()->size(), 1);
-  EXPECT_EQ(store_.ReadEvents("job", 9, 0)->front().event.reason, "why");
+  EXPECT_EQ(store_.ReadEvents("job", 9, 0)->front().reason(), "why");
   EXPECT_EQ(solves_.at(0).solve_id, 9);
   ASSERT_EQ(num_windows(), 1);
-  EXPECT_EQ(history_.Figures("job", 0, 9).front().last_step, 9);
-  EXPECT_GT(history_.Figures("job", 0, 9).front().completed_at, absl::UnixEpoch());
+  EXPECT_EQ(history_.Figures("job", 0, 9).front().last_step(), 9);
+  EXPECT_GT(history_.Figures("job", 0, 9).front().completed_unix_micros(), 0);
   EXPECT_EQ(stream_.Wait<wire::SetReportInterval>()->report_every, 5);
   EXPECT_EQ(stream_.WaitForClose(), absl::AbortedError("over"));
 }

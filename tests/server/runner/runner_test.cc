@@ -15,6 +15,7 @@
 #include "tests/server/failing_store.h"
 #include "tests/server/store/folder.h"
 #include "tests/server/test_stream.h"
+#include "tests/support/messages.h"
 
 namespace eplb {
 namespace {
@@ -134,10 +135,8 @@ TEST_F(RunnerTest, FromHelloToCommit) {
   EXPECT_EQ(runner_->Job("job")->version(), proposal->version);
   EXPECT_EQ(runner_->PlacementInForce("job")->digest, proposal->digest);
   EXPECT_FALSE(runner_->Readiness().ok());
-  const std::vector<StoredEvent> events = *runner_->Events("job", 100);
-  EXPECT_THAT(events,
-              ::testing::Contains(::testing::Field(
-                  &StoredEvent::event, ::testing::Field(&core::JobEvent::name, "committed"))));
+  const std::vector<v1::JobEvent> events = *runner_->Events("job", 100);
+  EXPECT_THAT(events, ::testing::Contains(::testing::Property(&v1::JobEvent::name, "committed")));
 }
 
 TEST_F(RunnerTest, WindowsCanBeLookedBackAt) {
@@ -149,17 +148,18 @@ TEST_F(RunnerTest, WindowsCanBeLookedBackAt) {
     for (Rank& rank : ranks_) Say(rank, ReportOf(window * kReportEvery));
   }
   WaitFor([this] { return runner_->Windows("job", 0, 9)->size() == 3; });
-  const std::vector<WindowFigures> windows = *runner_->Windows("job", 0, 9);
-  EXPECT_EQ(windows[0].first_step, 0);
-  EXPECT_EQ(windows[2].last_step, 3 * kReportEvery - 1);
-  EXPECT_EQ(windows[0].run_id, "first");
-  EXPECT_EQ(windows[0].tokens, 2 * (1000 + 900 + 10 + 20));
-  EXPECT_NEAR(windows[0].balancedness.value(), 965.0 / 1900, 1e-9);
-  EXPECT_EQ(runner_->Windows("job", windows[0].window, 1)->front().window, windows[2].window);
-  const WindowLoads loads = *runner_->LoadsOf("job", windows[0].window);
+  const std::vector<v1::Window> windows = *runner_->Windows("job", 0, 9);
+  EXPECT_EQ(windows[0].first_step(), 0);
+  EXPECT_EQ(windows[2].last_step(), 3 * kReportEvery - 1);
+  EXPECT_EQ(windows[0].run_id(), "first");
+  EXPECT_EQ(windows[0].tokens(), 2 * (1000 + 900 + 10 + 20));
+  EXPECT_NEAR(windows[0].balancedness(), 965.0 / 1900, 1e-9);
+  const auto first = static_cast<int64_t>(windows[0].window());
+  EXPECT_EQ(runner_->Windows("job", first, 1)->front().window(), windows[2].window());
+  const WindowLoads loads = *runner_->LoadsOf("job", first);
   EXPECT_EQ(loads.load->counts()(0, 0), 2000);
   EXPECT_EQ(loads.on_gpus_static(0, 0), 3800);
-  EXPECT_EQ(runner_->LoadsOf("job", std::nullopt)->figures.window, windows[2].window);
+  EXPECT_EQ(runner_->LoadsOf("job", std::nullopt)->figures.window(), windows[2].window());
 }
 
 TEST_F(RunnerTest, WindowsAreWrittenWhileTheDaemonRunsAndSurviveARestart) {
@@ -169,7 +169,7 @@ TEST_F(RunnerTest, WindowsAreWrittenWhileTheDaemonRunsAndSurviveARestart) {
   Join();
   for (Rank& rank : ranks_) Say(rank, ReportOf(0));
   WaitFor([this] { return runner_->Windows("job", 0, 9)->size() == 1; });
-  const WindowFigures before = runner_->Windows("job", 0, 9)->front();
+  const v1::Window before = runner_->Windows("job", 0, 9)->front();
   WaitFor([&path] {
     absl::StatusOr<sqlite::Connection> reader = sqlite::Connection::Open(path, true);
     return reader.ok() &&
@@ -178,12 +178,12 @@ TEST_F(RunnerTest, WindowsAreWrittenWhileTheDaemonRunsAndSurviveARestart) {
   });
   runner_.reset();
   StartOn(*MakeSqliteStore(path));
-  const std::vector<WindowFigures> after = *runner_->Windows("job", 0, 9);
+  const std::vector<v1::Window> after = *runner_->Windows("job", 0, 9);
   ASSERT_EQ(after.size(), 1u);
-  EXPECT_EQ(after.front().window, before.window);
-  EXPECT_EQ(after.front().balancedness, before.balancedness);
-  EXPECT_EQ(after.front().last_step, before.last_step);
-  EXPECT_FALSE(after.front().has_loads);
+  EXPECT_EQ(after.front().window(), before.window());
+  EXPECT_EQ(after.front().balancedness(), before.balancedness());
+  EXPECT_EQ(after.front().last_step(), before.last_step());
+  EXPECT_FALSE(after.front().has_loads());
 }
 
 TEST_F(RunnerTest, WhatADecisionMovedFollowsFromThePlacementsThatAreKept) {
@@ -201,7 +201,7 @@ TEST_F(RunnerTest, WhatADecisionMovedFollowsFromThePlacementsThatAreKept) {
   EXPECT_EQ(traffic.base_version, 0);
   EXPECT_EQ(traffic.last_version, proposal->version);
   EXPECT_EQ(traffic.num_gpus, 2);
-  EXPECT_EQ(traffic.flows.transfers, runner_->Plans("job", 9)->front().transfers);
+  EXPECT_EQ(traffic.flows.transfers, runner_->Plans("job", 9)->front().transfers());
   EXPECT_EQ(traffic.received_bytes, 1000);
   EXPECT_FALSE(traffic.flows.gpus.empty());
   EXPECT_EQ(runner_->TrafficOf("job", 1)->flows.gpus.size(), traffic.flows.gpus.size());
@@ -221,12 +221,12 @@ TEST_F(RunnerTest, WhatAPartOfADecisionMovedIsShownWhileItsPlacementsAreKept) {
   job.version = 5;
   job.placement = *Placement::FromSlots(topology, exchanged);
   ASSERT_TRUE(store->WriteJob(job).ok());
-  core::Plan plan{.plan = 1, .base_version = 3, .last_version = 5, .num_chunks = 2};
-  plan.result = core::PlanResult::kPartial;
-  plan.chunks_committed = 1;
+  auto plan = MessageOf<v1::Plan>(
+      "plan: 1 base_version: 3 last_version: 5 num_chunks: 2 chunks_committed: 1 "
+      "result: PLAN_RESULT_PARTIAL");
   ASSERT_TRUE(store->WritePlan("job", plan).ok());
-  plan.plan = 2;
-  plan.base_version = 1;
+  plan.set_plan(2);
+  plan.set_base_version(1);
   ASSERT_TRUE(store->WritePlan("job", plan).ok());
   runner_ = *Runner::Start({}, std::move(store));
   const Traffic traffic = *runner_->TrafficOf("job", 1);
@@ -282,30 +282,31 @@ TEST_F(RunnerTest, AnUnknownJobIsNotFound) {
 }
 
 // A runner that finds the job with these plans in its store.
-std::unique_ptr<Runner> RunnerWith(const std::vector<core::Plan>& plans) {
+std::unique_ptr<Runner> RunnerWith(const std::vector<v1::Plan>& plans) {
   std::unique_ptr<Store> store = MakeMemoryStore();
   const core::StoredJob job{.job = "train",
                             .version = 5,
                             .next_version = 6,
                             .placement = Placement::Static(*Topology::Make(kSmallShape))};
   EXPECT_TRUE(store->WriteJob(job).ok());
-  for (const core::Plan& plan : plans) EXPECT_TRUE(store->WritePlan("train", plan).ok());
+  for (const v1::Plan& plan : plans) EXPECT_TRUE(store->WritePlan("train", plan).ok());
   return *Runner::Start({}, std::move(store));
 }
 
-core::Plan PlanAt(int64_t number, int64_t switched_step) {
-  core::Plan plan{.plan = number};
-  plan.result = switched_step > 0 ? core::PlanResult::kCommitted : core::PlanResult::kKept;
-  plan.switched_step = switched_step;
+v1::Plan PlanAt(uint64_t number, uint64_t switched_step) {
+  v1::Plan plan;
+  plan.set_plan(number);
+  plan.set_result(switched_step > 0 ? v1::PLAN_RESULT_COMMITTED : v1::PLAN_RESULT_KEPT);
+  plan.set_switched_step(switched_step);
   return plan;
 }
 
 TEST(StoredPlansTest, DecisionsThatKeepThePlacementDoNotHideTheLastCommit) {
-  std::vector<core::Plan> plans = {PlanAt(1, 16), PlanAt(2, 77)};
-  plans.back().chunks_committed = 1;
-  plans.back().balancedness_predicted = 0.75;
-  plans.back().balancedness_seen = 0.5;
-  for (int64_t number = 3; number < 203; ++number) plans.push_back(PlanAt(number, 0));
+  std::vector<v1::Plan> plans = {PlanAt(1, 16), PlanAt(2, 77)};
+  plans.back().set_chunks_committed(1);
+  plans.back().set_balancedness_predicted(0.75);
+  plans.back().set_balancedness_seen(0.5);
+  for (uint64_t number = 3; number < 203; ++number) plans.push_back(PlanAt(number, 0));
   const std::unique_ptr<Runner> runner = RunnerWith(plans);
   const v1::JobStatus job = *runner->Job("train");
   EXPECT_EQ(job.last_switched_step(), 77);
@@ -314,8 +315,8 @@ TEST(StoredPlansTest, DecisionsThatKeepThePlacementDoNotHideTheLastCommit) {
 }
 
 TEST(StoredPlansTest, AJobThatNeverSwitchedHasNoLastCommit) {
-  std::vector<core::Plan> plans;
-  for (int64_t number = 1; number < 30; ++number) plans.push_back(PlanAt(number, 0));
+  std::vector<v1::Plan> plans;
+  for (uint64_t number = 1; number < 30; ++number) plans.push_back(PlanAt(number, 0));
   const std::unique_ptr<Runner> kept = RunnerWith(plans);
   EXPECT_EQ(kept->Job("train")->last_switched_step(), 0);
   EXPECT_FALSE(kept->Job("train")->has_balancedness_predicted());

@@ -53,23 +53,23 @@ std::string ContentOf(Store& store) {
     for (const core::DoneRequest& done : job.requests) {
       absl::StrAppend(&text, "\n", done.request_id, done.outcome);
     }
-    for (const core::Plan& plan : job.plans) {
-      absl::StrAppend(&text, "\n", plan.plan, " ", plan.reason, plan == PlanOf(plan.plan));
+    for (const v1::Plan& plan : job.plans) {
+      absl::StrAppend(&text, "\n", plan.plan(), " ", plan.reason(),
+                      plan == PlanOf(static_cast<int64_t>(plan.plan())));
     }
     for (int64_t version = 1; version <= job.version; ++version) {
       const absl::StatusOr<Placement> placement = store.ReadPlacement(job.job, version);
       absl::StrAppend(&text, placement.ok() ? DigestOf(*placement).Hex() : "none");
     }
-    for (const StoredEvent& stored :
-         store.ReadEvents(job.job, 1000, 0).value_or(std::vector<StoredEvent>())) {
-      absl::StrAppend(&text, "\n", stored.sequence, " ", absl::ToUnixMicros(stored.time),
-                      stored.event.name, stored.event.version, stored.event.reason,
-                      stored.event.actor);
+    for (const v1::JobEvent& stored :
+         store.ReadEvents(job.job, 1000, 0).value_or(std::vector<v1::JobEvent>())) {
+      absl::StrAppend(&text, "\n", stored.sequence(), " ", stored.unix_micros(), stored.name(),
+                      stored.version(), stored.reason(), stored.actor());
     }
   }
   for (const StoredWindow& window : store.ReadWindows().value_or(std::vector<StoredWindow>())) {
     absl::StrAppend(&text, kWindows, window.job,
-                    window == WindowOf(window.job, window.figures.window));
+                    window == WindowOf(window.job, static_cast<int64_t>(window.figures.window())));
   }
   return text;
 }

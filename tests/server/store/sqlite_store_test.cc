@@ -86,9 +86,9 @@ TEST_F(SqliteStoreTest, AStoreOfAnEarlierSchemaIsBroughtUpToDateWithAllThatIsInI
     EXPECT_EQ(RowsOfOldStore(path), before);
     const std::unique_ptr<Store> store = *MakeSqliteStore(path);
     EXPECT_EQ(store->ReadJobs()->at(0).plans, job.plans);
-    const int64_t newest = store->ReadEvents(job.job, 1, 0)->at(0).sequence;
+    const uint64_t newest = store->ReadEvents(job.job, 1, 0)->at(0).sequence();
     ASSERT_TRUE(store->AppendEvent(absl::UnixEpoch(), EventOf(job.job, 9)).ok());
-    EXPECT_GT(store->ReadEvents(job.job, 1, 0)->at(0).sequence, newest);
+    EXPECT_GT(store->ReadEvents(job.job, 1, 0)->at(0).sequence(), newest);
   }
 }
 

@@ -29,11 +29,13 @@ core::StoredJob JobOf(const std::string& name, int64_t version, int32_t num_laye
           .placement = ReversedPlacement(num_layers)};
 }
 
-core::JobEvent EventOf(const std::string& job, int64_t version) {
-  return {.job = job,
-          .name = "committed",
-          .version = version,
-          .reason = absl::StrCat("commit ", version, " \"quoted\" and \xc3\xa9")};
+v1::JobEvent EventOf(const std::string& job, int64_t version) {
+  v1::JobEvent event;
+  event.set_job(job);
+  event.set_name("committed");
+  event.set_version(static_cast<uint64_t>(version));
+  event.set_reason(absl::StrCat("commit ", version, " \"quoted\" and \xc3\xa9"));
+  return event;
 }
 
 TEST_P(StoreContractTest, ANewStoreIsEmpty) {
@@ -73,13 +75,13 @@ TEST_P(StoreContractTest, EventsComeNewestFirstWithTimeAndText) {
   ASSERT_TRUE(store_->AppendEvent(time, EventOf("a", 1)).ok());
   ASSERT_TRUE(store_->AppendEvent(time + absl::Seconds(1), EventOf("b", 2)).ok());
   ASSERT_TRUE(store_->AppendEvent(time + absl::Seconds(2), EventOf("a", 3)).ok());
-  const std::vector<StoredEvent> events = *store_->ReadEvents("a", 10, 0);
+  const std::vector<v1::JobEvent> events = *store_->ReadEvents("a", 10, 0);
   ASSERT_EQ(events.size(), 2);
-  EXPECT_EQ(events[0].event.version, 3);
-  EXPECT_EQ(events[1].time, time);
-  EXPECT_EQ(events[1].event.reason, EventOf("a", 1).reason);
-  EXPECT_EQ(events[1].event.name, "committed");
-  EXPECT_GT(events[0].sequence, events[1].sequence);
+  EXPECT_EQ(events[0].version(), 3);
+  EXPECT_EQ(events[1].unix_micros(), absl::ToUnixMicros(time));
+  EXPECT_EQ(events[1].reason(), EventOf("a", 1).reason());
+  EXPECT_EQ(events[1].name(), "committed");
+  EXPECT_GT(events[0].sequence(), events[1].sequence());
 }
 
 TEST_P(StoreContractTest, OnlyTheNewestEventsOfEachJobAreKept) {
@@ -87,10 +89,10 @@ TEST_P(StoreContractTest, OnlyTheNewestEventsOfEachJobAreKept) {
     ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", version)).ok());
   }
   ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("b", 1)).ok());
-  const std::vector<StoredEvent> events = *store_->ReadEvents("a", 100, 0);
+  const std::vector<v1::JobEvent> events = *store_->ReadEvents("a", 100, 0);
   ASSERT_EQ(events.size(), kContractMaxEvents);
-  EXPECT_EQ(events.front().event.version, kContractMaxEvents + 3);
-  EXPECT_EQ(events.back().event.version, 4);
+  EXPECT_EQ(events.front().version(), kContractMaxEvents + 3);
+  EXPECT_EQ(events.back().version(), 4);
   EXPECT_EQ(store_->ReadEvents("b", 100, 0)->size(), 1);
 }
 
@@ -115,65 +117,48 @@ TEST_P(StoreContractTest, WritersAndReadersMayBeThreads) {
     EXPECT_TRUE(store_->ReadEvents("a", 10, 0).ok());
   }
   writer.join();
-  EXPECT_EQ(store_->ReadEvents("a", 10, 0)->front().event.version, kWrites);
+  EXPECT_EQ(store_->ReadEvents("a", 10, 0)->front().version(), kWrites);
   EXPECT_EQ(store_->ReadJobs()->front().version, kWrites);
 }
 
 TEST_P(StoreContractTest, EventsCarryWhoAskedAndWhatChangedAndCanBeReadOnFromAPoint) {
-  core::JobEvent event = EventOf("a", 1);
-  event.actor = "ann";
-  event.before = "x=1";
-  event.after = "x=2";
+  v1::JobEvent event = EventOf("a", 1);
+  event.set_actor("ann");
+  event.set_before("x=1");
+  event.set_after("x=2");
   ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), event).ok());
-  const int64_t first = store_->ReadEvents("a", 1, 0)->front().sequence;
+  const auto first = static_cast<int64_t>(store_->ReadEvents("a", 1, 0)->front().sequence());
   ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", 2)).ok());
-  const std::vector<StoredEvent> all = *store_->ReadEvents("a", 9, 0);
-  EXPECT_EQ(all.back().event.actor, "ann");
-  EXPECT_EQ(all.back().event.before, "x=1");
-  EXPECT_EQ(all.back().event.after, "x=2");
-  const std::vector<StoredEvent> later = *store_->ReadEvents("a", 9, first);
+  const std::vector<v1::JobEvent> all = *store_->ReadEvents("a", 9, 0);
+  EXPECT_EQ(all.back().actor(), "ann");
+  EXPECT_EQ(all.back().before(), "x=1");
+  EXPECT_EQ(all.back().after(), "x=2");
+  const std::vector<v1::JobEvent> later = *store_->ReadEvents("a", 9, first);
   ASSERT_EQ(later.size(), 1);
-  EXPECT_EQ(later[0].event.version, 2);
+  EXPECT_EQ(later[0].version(), 2);
   // Reading on in small steps misses nothing.
   ASSERT_TRUE(store_->AppendEvent(absl::UnixEpoch(), EventOf("a", 3)).ok());
-  EXPECT_EQ(store_->ReadEvents("a", 1, first)->front().event.version, 2);
-  EXPECT_EQ(store_->ReadEvents("a", 1, 0)->front().event.version, 3);
+  EXPECT_EQ(store_->ReadEvents("a", 1, first)->front().version(), 2);
+  EXPECT_EQ(store_->ReadEvents("a", 1, 0)->front().version(), 3);
 }
 
-core::Plan PlanOf(int64_t number) {
-  core::Plan plan;
-  plan.plan = number;
-  plan.decided_at = absl::FromUnixMicros(1'700'000'000'123'456);
-  plan.policy = "balanced";
-  plan.result = core::PlanResult::kPartial;
-  plan.base_version = 3;
-  plan.first_version = 4;
-  plan.last_version = 5;
-  plan.decided_first_step = 10;
-  plan.decided_last_step = 19;
-  plan.balancedness_before = 0.25;
-  plan.balancedness_in_force = 0.125;
-  plan.balancedness_predicted = 1.0 / 3;
-  if (number % 2 == 0) plan.balancedness_seen = 2.0 / 3;
-  plan.seen_first_step = 20;
-  plan.seen_last_step = 29;
-  plan.peak_fall = -0.5;
-  plan.net_gain_seconds = 2;
-  plan.migration_seconds = 1e-9;
-  plan.transfers = 6;
-  plan.received_bytes = int64_t{1} << 50;
-  plan.num_chunks = 3;
-  plan.chunks_committed = 2;
-  plan.solve_seconds = 0.5;
-  plan.prepare_seconds = 0.75;
-  plan.pause_seconds = 0.125;
-  plan.switched_step = 24;
-  plan.reason = "because";
-  plan.asked_by = "ann";
-  plan.times.window_complete_at = absl::FromUnixMicros(1'700'000'000'000'001);
-  plan.times.chunks = {{.version = 4,
-                        .proposed_at = absl::FromUnixMicros(1'700'000'000'123'456),
-                        .ranks = {{.rank = 2}}}};
+v1::Plan PlanOf(int64_t number) {
+  auto plan = MessageOf<v1::Plan>(R"(
+    unix_micros: 1700000000123456 policy: "balanced" result: PLAN_RESULT_PARTIAL base_version: 3
+    first_version: 4 last_version: 5 decided_first_step: 10 decided_last_step: 19
+    balancedness_before: 0.25 balancedness_in_force: 0.125 balancedness_predicted: 0.333
+    prediction_error: 0.03 prediction_evidence: 5 split: "batch" seen_first_step: 20
+    seen_last_step: 29 peak_fall: -0.5 net_gain_seconds: 2 migration_seconds: 1e-9 transfers: 6
+    num_chunks: 3 chunks_committed: 2 solve_seconds: 0.5 prepare_seconds: 0.75
+    pause_seconds: 0.125 switched_step: 24 reason: "because" asked_by: "ann"
+    candidates { name: "none" windows: 12 balancedness: 0.75 net_seconds: -1.5 realized: 0.5 }
+    times {
+      window_complete_unix_micros: 1700000000000001
+      chunks { version: 4 proposed_unix_micros: 1700000000123456 ranks { rank: 2 } }
+    })");
+  plan.set_plan(static_cast<uint64_t>(number));
+  if (number % 2 == 0) plan.set_balancedness_seen(2.0 / 3);
+  plan.set_received_bytes(uint64_t{1} << 50);
   return plan;
 }
 
@@ -204,12 +189,9 @@ TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
                 .report_seconds = 3.25,
                 .gap_seconds = 61.5,
                 .next_version = 11};
-  job.end = core::RunEnd{.how = core::RunEnding::kFailed,
-                         .reason = "rank 2 was lost",
-                         .at = absl::FromUnixMicros(1234567),
-                         .run_id = "run-1",
-                         .world_size = 8,
-                         .step = 19};
+  job.end = MessageOf<v1::RunEnd>(R"(
+    ending: RUN_ENDING_FAILED reason: "rank 2 was lost" unix_micros: 1234567 run_id: "run-1"
+    world_size: 8 step: 19 elsewhere: true)");
   ASSERT_TRUE(store_->WriteJob(job).ok());
   const core::StoredJob read = store_->ReadJobs()->front();
   EXPECT_EQ(read.memory, job.memory);
@@ -236,44 +218,39 @@ TEST_P(StoreContractTest, ADoneChangeIsWrittenWithTheJobAndTheNewestAreKept) {
 TEST_P(StoreContractTest, APlanIsReplacedByItsNumberAndTheNewestAreKept) {
   ASSERT_TRUE(store_->WriteJob(JobOf("a", 1)).ok());
   for (int64_t number = 1; number <= kContractMaxPlans + 1; ++number) {
-    core::Plan plan = PlanOf(number);
-    plan.result = core::PlanResult::kProposed;
+    v1::Plan plan = PlanOf(number);
+    plan.set_result(v1::PLAN_RESULT_PROPOSED);
     ASSERT_TRUE(store_->WritePlan("a", plan).ok());
     ASSERT_TRUE(store_->WritePlan("a", PlanOf(number)).ok());
   }
-  const std::vector<core::Plan> plans = store_->ReadJobs()->front().plans;
+  const std::vector<v1::Plan> plans = store_->ReadJobs()->front().plans;
   ASSERT_EQ(plans.size(), kContractMaxPlans);
   EXPECT_EQ(plans.front(), PlanOf(2));
   EXPECT_EQ(plans.back(), PlanOf(kContractMaxPlans + 1));
 }
 
 StoredWindow WindowOf(const std::string& job, int64_t number) {
-  return {.job = job,
-          .figures = {.window = number,
-                      .completed_at = absl::FromUnixMicros(1'700'000'000'000'000 + number),
-                      .run_id = "run-1",
-                      .first_step = 10 * number,
-                      .last_step = 10 * number + 9,
-                      .versions = {3, 4},
-                      .coverage = 0.75,
-                      .step_seconds = 0.5,
-                      .tokens = int64_t{1} << 60,
-                      .split = SplitMode::kBatch,
-                      .balancedness = 1.0 / 3,
-                      .balancedness_equal = 0.25,
-                      .balancedness_static = 0.125,
-                      .balancedness_without_eplb = 0.0625}};
+  StoredWindow window{.job = job, .figures = MessageOf<v1::Window>(R"(
+    run_id: "run-1" versions: [3, 4] coverage: 0.75 step_seconds: 0.5 tokens: 1152921504606846976
+    split: "batch" balancedness: 0.333 balancedness_equal: 0.25 balancedness_static: 0.125
+    balancedness_without_eplb: 0.0625)")};
+  window.figures.set_window(static_cast<uint64_t>(number));
+  window.figures.set_completed_unix_micros(1'700'000'000'000'000 + number);
+  window.figures.set_first_step(static_cast<uint64_t>(10 * number));
+  window.figures.set_last_step(static_cast<uint64_t>(10 * number + 9));
+  return window;
 }
 
 std::vector<int64_t> NumbersIn(Store& store) {
   std::vector<int64_t> numbers;
-  for (const StoredWindow& window : *store.ReadWindows()) numbers.push_back(window.figures.window);
+  for (const StoredWindow& window : *store.ReadWindows())
+    numbers.push_back(static_cast<int64_t>(window.figures.window()));
   return numbers;
 }
 
 TEST_P(StoreContractTest, WindowsComeBackAsWrittenAndTheNewestAreKept) {
   for (const char* job : {"a", "b"}) ASSERT_TRUE(store_->WriteJob(JobOf(job, 1)).ok());
-  StoredWindow bare{.job = "b", .figures = {.window = 2, .last_step = 9}};
+  const StoredWindow bare{.job = "b", .figures = MessageOf<v1::Window>("window: 2 last_step: 9")};
   ASSERT_TRUE(store_->WriteWindows(std::vector{WindowOf("a", 1), bare}).ok());
   if (!store_->KeepsWindows()) {
     EXPECT_TRUE(store_->ReadWindows()->empty());
@@ -299,20 +276,19 @@ TEST_P(StoreContractTest, AForgottenJobHasNoWindows) {
 
 TEST_P(StoreContractTest, OperatorsEventsAreNotPushedOutByOthers) {
   ASSERT_TRUE(store_->WriteJob(JobOf("a", 1)).ok());
-  core::JobEvent pause = EventOf("a", 7);
-  pause.actor = "ann";
+  v1::JobEvent pause = EventOf("a", 7);
+  pause.set_actor("ann");
   for (int i = 0; i < kContractMaxOperatorEvents + 1; ++i) {
     ASSERT_TRUE(store_->AppendEvent(absl::FromUnixSeconds(i), pause).ok());
   }
-  core::JobEvent report = EventOf("a", 8);
-  report.actor.clear();
+  v1::JobEvent report = EventOf("a", 8);
   for (int i = 0; i < 3 * kContractMaxEvents; ++i) {
     ASSERT_TRUE(store_->AppendEvent(absl::FromUnixSeconds(100 + i), report).ok());
   }
   ASSERT_TRUE(store_->AppendEvent(absl::FromUnixSeconds(200), pause).ok());
-  const std::vector<StoredEvent> events = *store_->ReadEvents("a", 1000, 0);
-  const auto of_ann = std::count_if(events.begin(), events.end(), [](const StoredEvent& stored) {
-    return stored.event.actor == "ann";
+  const std::vector<v1::JobEvent> events = *store_->ReadEvents("a", 1000, 0);
+  const auto of_ann = std::count_if(events.begin(), events.end(), [](const v1::JobEvent& stored) {
+    return stored.actor() == "ann";
   });
   EXPECT_EQ(of_ann, kContractMaxOperatorEvents);
   EXPECT_EQ(std::ssize(events) - of_ann, kContractMaxEvents);

@@ -9,6 +9,15 @@
 
 #include "placement/placement.h"
 #include "server/store/store.h"
+#include "tests/support/messages.h"
+
+namespace eplb::core {
+
+inline bool operator==(const StoredWindow& a, const StoredWindow& b) {
+  return a.job == b.job && a.figures == b.figures;
+}
+
+}  // namespace eplb::core
 
 namespace eplb {
 
@@ -40,9 +49,9 @@ class StoreContractTest : public ::testing::TestWithParam<StoreContract> {
 // Valid, and not the static layout: experts reversed, some primaries in the higher slot.
 Placement ReversedPlacement(int32_t num_layers);
 core::StoredJob JobOf(const std::string& name, int64_t version, int32_t num_layers = 2);
-core::JobEvent EventOf(const std::string& job, int64_t version);
+v1::JobEvent EventOf(const std::string& job, int64_t version);
 // A value in every field.
-core::Plan PlanOf(int64_t number);
+v1::Plan PlanOf(int64_t number);
 // A value in every field that is stored.
 StoredWindow WindowOf(const std::string& job, int64_t number);
 

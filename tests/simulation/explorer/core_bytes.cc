@@ -16,25 +16,31 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(HasSize(sizeof(Rank), 448), "core::Rank changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Run), 736), "core::Run changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(core::Proposal), 400),
+static_assert(HasSize(sizeof(Run), 688), "core::Run changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(core::Proposal), 408),
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(State), 7656), "core::State changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Job), 5312), "core::Job changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(State), 7472), "core::State changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(Job), 5112), "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
 // Only how it ended is looked at by decisions; the rest is words.
-void Simplify(core::RunEnd& end) {
-  end.reason.clear();
-  end.elsewhere = false;  // for people, too
-  end.at = kNow;
-  end.step = 0;
+void Simplify(v1::RunEnd& end) {
+  end.clear_reason();
+  end.clear_elsewhere();  // for people, too
+  end.set_unix_micros(absl::ToUnixMicros(kNow));
+  end.clear_step();
+}
+
+v1::RunEnd EndIn(const core::StoreStamp& stored) {
+  v1::RunEnd end;
+  (void)end.ParseFromString(stored.end);
+  return end;
 }
 
 void Simplify(Run& run) {
   Simplify(run.end);
-  if (run.ending == core::Ending::kLive) run.end = {};
+  if (run.ending == core::Ending::kLive) run.end.Clear();
   run.failure.reset();  // words only
   run.took_over.clear();
   run.moved.clear();
@@ -81,7 +87,11 @@ void Simplify(Job& job, bool carries) {
   job.not_counting.clear();
   job.turned_away.clear();  // words only
   job.turned_away_at = absl::InfinitePast();
-  if (job.stored && job.stored->end) Simplify(*job.stored->end);
+  if (job.stored && !job.stored->end.empty()) {
+    v1::RunEnd end = EndIn(*job.stored);
+    Simplify(end);
+    job.stored->end = end.SerializeAsString();
+  }
   if (job.ended_before) Simplify(*job.ended_before);
   if (job.current) Simplify(*job.current);
   if (job.candidate) Simplify(*job.candidate);
@@ -131,7 +141,7 @@ void Simplify(Job& job, bool carries) {
   }
   job.step = 0;
   job.commits = 0;
-  job.prediction_counts = {};
+  job.prediction_counts.Clear();
   job.last_reason.clear();
   job.refusal.clear();
 }
@@ -161,7 +171,7 @@ void Add(const std::optional<Run>& run, Bytes& bytes) {
   bytes.Add(run->run_number);
   bytes.Add(run->claimed);
   bytes.Add(static_cast<int64_t>(run->ending));
-  bytes.Add(static_cast<int64_t>(run->end.how));
+  bytes.Add(static_cast<int64_t>(run->end.ending()));
   for (const Rank& rank : run->ranks) Add(rank, bytes);
 }
 
@@ -201,7 +211,7 @@ void Add(const Job& job, Bytes& bytes) {
     bytes.Add(job.stored->version);
     bytes.Add(job.stored->next_version);
     bytes.Add(job.stored->digest);
-    AddEnd(job.stored->end, bytes);
+    bytes.Add(job.stored->end);
   }
   AddEnd(job.ended_before, bytes);
   bytes.Add(job.next_version);
@@ -280,9 +290,9 @@ void Simplify(wire::JobMemory& memory, bool carries) {
   memory.gap_seconds = 0;
 }
 
-void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes) {
-  bytes.Add(end ? static_cast<int64_t>(end->how) : int64_t{-1});
-  if (end) bytes.Add(end->run_id);
+void AddEnd(const std::optional<v1::RunEnd>& end, Bytes& bytes) {
+  bytes.Add(end ? static_cast<int64_t>(end->ending()) : int64_t{-1});
+  if (end) bytes.Add(end->run_id());
 }
 
 void Simplify(State& state, bool carries) {

@@ -27,7 +27,7 @@ void Simplify(wire::JobMemory& memory, bool carries);
 // Equal for equal simplified states, and only for these. Does not cover the configuration.
 std::string BytesOf(const core::State& state);
 // How a run ended, as far as decisions look at it.
-void AddEnd(const std::optional<core::RunEnd>& end, Bytes& bytes);
+void AddEnd(const std::optional<v1::RunEnd>& end, Bytes& bytes);
 void Rename(core::State& state, const Permutation& first, const Permutation& second);
 CoreInfo InfoOf(const core::State& state);
 

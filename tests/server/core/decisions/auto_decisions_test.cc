@@ -45,15 +45,15 @@ void SwitchAll(TestJob& job) { job.CommitAll(12); }
 TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
   ConnectedJob job(AutoConfig(10));
   TrainWindow(job, 0);
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.policy, "auto");
-  EXPECT_EQ(plan.result, PlanResult::kProposed) << plan.reason;
-  EXPECT_THAT(plan.reason, HasSubstr("rebalance saves"));
-  EXPECT_THAT(plan.reason, HasSubstr("no earlier prediction to judge by"));
-  ASSERT_GE(plan.candidates.size(), 19u);
-  EXPECT_TRUE(plan.candidates.front().in_use);
-  EXPECT_EQ(plan.candidates.back().name, "none");
-  EXPECT_EQ(job.daemon.View().candidates_size(), std::ssize(plan.candidates));
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.policy(), "auto");
+  EXPECT_EQ(plan.result(), v1::PLAN_RESULT_PROPOSED) << plan.reason();
+  EXPECT_THAT(plan.reason(), HasSubstr("rebalance saves"));
+  EXPECT_THAT(plan.reason(), HasSubstr("no earlier prediction to judge by"));
+  ASSERT_GE(plan.candidates_size(), 19);
+  EXPECT_TRUE(plan.candidates(0).in_use());
+  EXPECT_EQ(plan.candidates().rbegin()->name(), "none");
+  EXPECT_EQ(job.daemon.View().candidates_size(), plan.candidates_size());
 }
 
 // The parameter is the price of a token: configured, or 0 to measure it from the time of a step.
@@ -65,17 +65,17 @@ TEST_P(MeasuredBandwidthTest, AMigrationHasNoPriceInSecondsBeforeASwitchWasMeasu
   config.costs.token_seconds = GetParam();
   ConnectedJob job(config);
   TrainWindow(job, 0);
-  EXPECT_THAT(job.NewestPlan().reason,
+  EXPECT_THAT(job.NewestPlan().reason(),
               HasSubstr("(not measured yet; estimated from its bytes at 450 GB/s: under 1 ms)"));
-  EXPECT_FALSE(job.NewestPlan().migration_seconds.has_value());
-  EXPECT_FALSE(job.NewestPlan().net_gain_seconds.has_value());
+  EXPECT_FALSE(job.NewestPlan().has_migration_seconds());
+  EXPECT_FALSE(job.NewestPlan().has_net_gain_seconds());
   EXPECT_FALSE(job.daemon.View().candidates(0).has_net_seconds());
   EXPECT_FALSE(job.daemon.View().candidates(0).has_realized()) << "none was compared";
   SwitchAll(job);
   LoadMatrix turned = TestReport(0, 9).counts.rowwise().reverse();
-  for (int64_t number = 2; job.NewestPlan().plan == 1 || !job.NewestPlan().migration_seconds;
-       ++number) {
-    ASSERT_LT(number, 20) << job.NewestPlan().reason;
+  for (int64_t number = 2;
+       job.NewestPlan().plan() == 1 || !job.NewestPlan().has_migration_seconds(); ++number) {
+    ASSERT_LT(number, 20) << job.NewestPlan().reason();
     job.daemon.Advance(absl::Seconds(1));
     for (const FakeRank& rank : job.ranks) {
       wire::LoadReport report = TestReport(10 * number, 10 * number + 9);
@@ -84,21 +84,21 @@ TEST_P(MeasuredBandwidthTest, AMigrationHasNoPriceInSecondsBeforeASwitchWasMeasu
     }
     AnswerAuto(job);
   }
-  EXPECT_TRUE(job.NewestPlan().net_gain_seconds.has_value());
-  EXPECT_THAT(job.NewestPlan().reason, HasSubstr(" of migration"));
-  EXPECT_THAT(job.NewestPlan().reason, Not(HasSubstr("not measured yet")));
+  EXPECT_TRUE(job.NewestPlan().has_net_gain_seconds());
+  EXPECT_THAT(job.NewestPlan().reason(), HasSubstr(" of migration"));
+  EXPECT_THAT(job.NewestPlan().reason(), Not(HasSubstr("not measured yet")));
 }
 
 TEST(AutoDecisionsTest, AWindowWithoutADecisionLeavesNoPlan) {
   ConnectedJob job(AutoConfig(30));
   TrainWindow(job, 0);
   SwitchAll(job);
-  const int64_t plans = job.NewestPlan().plan;
+  const uint64_t plans = job.NewestPlan().plan();
   const int64_t solves = job.daemon.num_solves();
   TrainWindow(job, 1);
   TrainWindow(job, 2);
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  EXPECT_EQ(job.NewestPlan().plan, plans);
+  EXPECT_EQ(job.NewestPlan().plan(), plans);
   EXPECT_EQ(job.daemon.num_solves(), solves + 2) << "the back-test sees every window";
   EXPECT_EQ(job.daemon.View().candidates(0).windows(), 3);
 }
@@ -107,12 +107,12 @@ TEST(AutoDecisionsTest, AnotherIntervalHoldsFromTheNextWindowOn) {
   ConnectedJob job(AutoConfig(1000));
   TrainWindow(job, 0);
   SwitchAll(job);
-  const int64_t plans = job.NewestPlan().plan;
+  const uint64_t plans = job.NewestPlan().plan();
   TrainWindow(job, 1);
-  ASSERT_EQ(job.NewestPlan().plan, plans);
+  ASSERT_EQ(job.NewestPlan().plan(), plans);
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 10}}).ok());
   TrainWindow(job, 2);
-  EXPECT_EQ(job.NewestPlan().plan, plans + 1);
+  EXPECT_EQ(job.NewestPlan().plan(), plans + 1);
   EXPECT_EQ(job.daemon.View().candidates(0).windows(), 3) << "the back-test goes on";
 }
 
@@ -121,12 +121,12 @@ TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
   TrainWindow(job, 0);
   SwitchAll(job);
   for (int restart = 0; restart < 3; ++restart) {
-    const int64_t plans = job.NewestPlan().plan;
+    const uint64_t plans = job.NewestPlan().plan();
     job.daemon.Restart();
     job.ConnectAll();
     TrainWindow(job, 2 + restart);
     EXPECT_EQ(job.daemon.state(), "IDLE");
-    EXPECT_EQ(job.NewestPlan().plan, plans) << restart;
+    EXPECT_EQ(job.NewestPlan().plan(), plans) << restart;
   }
 }
 
@@ -153,8 +153,8 @@ TEST(AutoDecisionsTest, WhatCostsMoreThanItSavesIsKept) {
   for (FakeRank& rank : job.ranks) rank.identity.weight_bytes = int64_t{1} << 30;  // 10 s
   job.ConnectAll();
   TrainWindow(job, 0);
-  EXPECT_EQ(job.NewestPlan().result, PlanResult::kKept);
-  EXPECT_THAT(job.NewestPlan().reason,
+  EXPECT_EQ(job.NewestPlan().result(), v1::PLAN_RESULT_KEPT);
+  EXPECT_THAT(job.NewestPlan().reason(),
               HasSubstr("does not pay for a migration of 8.6 GB (not measured yet"));
 }
 

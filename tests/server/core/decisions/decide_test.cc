@@ -288,7 +288,7 @@ TEST(TriggerTest, SettingsThatChangeWhileThePolicyComputesHoldForItsAnswer) {
   EXPECT_EQ(job.daemon.num_solves(), 2);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
   EXPECT_EQ(job.daemon.state(), "IDLE");  // the gain is below the new one
-  EXPECT_EQ(job.NewestPlan().result, PlanResult::kKept);
+  EXPECT_EQ(job.NewestPlan().result(), v1::PLAN_RESULT_KEPT);
 }
 
 }  // namespace

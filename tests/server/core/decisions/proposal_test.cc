@@ -46,10 +46,11 @@ TEST(ProposalTest, ChunksOfAnOldLoadAreNotProposedAnyMore) {
   PreparedJob job(AllLayers());  // on the load up to step 9, a decision every 20 steps
   ASSERT_TRUE(job.VoteAndDeliver(9 + kMostIntervals * 20 + 1));
   EXPECT_EQ(job.daemon.state(), "IDLE");
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.result, PlanResult::kPartial);
-  EXPECT_THAT(plan.reason, ::testing::HasSubstr("; the load that they were decided on is 161 steps "
-                                                "old, the next decision is due"));
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.result(), v1::PLAN_RESULT_PARTIAL);
+  EXPECT_THAT(plan.reason(),
+              ::testing::HasSubstr("; the load that they were decided on is 161 steps "
+                                   "old, the next decision is due"));
 }
 
 TEST(ProposalTest, AProposalNamesItsBaseItsChunkAndWhy) {

@@ -147,7 +147,7 @@ TEST(VersionsTest, WhatRanBeforeARestartIsKnownFromTheHistory) {
   bool told = false;
   for (const Effect& effect : decision.effects) {
     const auto* record = std::get_if<Record>(&effect);
-    told |= record != nullptr && record->event.name == "version_reused";
+    told |= record != nullptr && record->event.name() == "version_reused";
   }
   EXPECT_TRUE(told);
 }

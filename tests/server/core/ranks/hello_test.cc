@@ -146,8 +146,8 @@ TEST(HelloTest, AJobsTermRisesAtARestartAndIsThatOfItsProposals) {
   job.Propose(Exchanged({0, 1}));
   job.Deliver();
   EXPECT_EQ(job.ranks[2].proposals.at(0).term, 43);
-  EXPECT_EQ(job.daemon.events().back().name, "proposed");
-  EXPECT_EQ(job.daemon.events().back().term, 43);
+  EXPECT_EQ(job.daemon.records().back().event.name(), "proposed");
+  EXPECT_EQ(job.daemon.records().back().term, 43);
 }
 
 TEST(HelloTest, AnEqualTermIsOutbidByADaemonThatWelcomedNobodyYet) {

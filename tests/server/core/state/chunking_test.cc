@@ -167,10 +167,10 @@ TEST(ChunkingTest, ChunksOfAJobBecomeShorterWithWhatItsBoundariesTake) {
   TestJob job(config);
   job.Propose(Exchanged({0, 1, 2, 3}));  // in one chunk: nothing was measured
   job.Deliver();
-  EXPECT_EQ(job.NewestPlan().num_chunks, 1);
+  EXPECT_EQ(job.NewestPlan().num_chunks(), 1);
   ASSERT_TRUE(job.VoteAndDeliver(12));  // 0.25 s for 100 bytes: a layer, 24 bytes, takes 60 ms
   ASSERT_TRUE(job.daemon.Ask(Rollback{}).ok());
-  EXPECT_EQ(job.NewestPlan().num_chunks, 4);
+  EXPECT_EQ(job.NewestPlan().num_chunks(), 4);
 }
 
 TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
@@ -187,7 +187,7 @@ TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
   ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.max_pause = absl::Milliseconds(100)}}).ok());
   ASSERT_TRUE(job.daemon.Ask(Rebalance{.force = true}).ok());
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
-  EXPECT_EQ(job.NewestPlan().num_chunks, 2);
+  EXPECT_EQ(job.NewestPlan().num_chunks(), 2);
 }
 
 TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
@@ -200,9 +200,9 @@ TEST(ChunkingTest, AMaxPauseThatEveryBoundaryExceedsIsKeptAfterThreeOfThem) {
   job.Propose(Exchanged({0, 1, 2, 3}));
   job.CommitAll(12);  // 0.25 s each
   EXPECT_EQ(job.daemon.CountEvents("pause_exceeded"), kLeastMeasured);
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.result, PlanResult::kPartial);
-  EXPECT_THAT(plan.reason,
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.result(), v1::PLAN_RESULT_PARTIAL);
+  EXPECT_THAT(plan.reason(),
               HasSubstr("as chunks of fewer bytes did, and migration.max_pause is 0.1 s"));
   job.Report(20, 29);
   job.daemon.AnswerSolve(Exchanged({}));
@@ -263,7 +263,7 @@ TEST(StagingTest, APlanIsCutForTheSmallestStaging) {
   job.ranks[1].identity.staging_layers = 1;
   job.ranks[2].identity.staging_layers = 9;
   job.Propose(Exchanged({0, 1, 2, 3}));
-  EXPECT_EQ(job.NewestPlan().num_chunks, 4);
+  EXPECT_EQ(job.NewestPlan().num_chunks(), 4);
 }
 
 TEST(StagingTest, LayersAreLeftOutWhenTheSmallestStagingIsTooSmall) {
@@ -302,7 +302,7 @@ TEST(StagingTest, ARollbackHasAsManyChunksAsTheRanksStagingNeeds) {
                 identity.staging_rows = 1;
                 identity.staging_layers = 1;
               }).ok());
-  EXPECT_EQ(job.NewestPlan().num_chunks, 2);
+  EXPECT_EQ(job.NewestPlan().num_chunks(), 2);
 }
 
 }  // namespace

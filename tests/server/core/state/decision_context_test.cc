@@ -42,13 +42,13 @@ TEST(DecisionContextTest, ARankFillsTheAuditLogNoFasterThanItsJobsBudget) {
 
 TEST(DecisionContextTest, RanksThatGoAndComeBackFillTheAuditLogNoFasterEither) {
   ConnectedJob job;
-  const size_t before = job.daemon.events().size();
+  const size_t before = job.daemon.records().size();
   for (int time = 0; time < 200; ++time) {
     for (const FakeRank& rank : job.ranks) job.daemon.Say(rank.session, wire::Moved{9, "other:1"});
     job.ConnectAll();
   }
   EXPECT_GT(job.daemon.CountEvents("stepped_down"), 0);
-  EXPECT_LE(job.daemon.events().size() - before, 64u);
+  EXPECT_LE(job.daemon.records().size() - before, 64u);
 }
 
 TEST(DecisionContextTest, ALeapIsNotRecordedAboveTheBudget) {
@@ -86,9 +86,9 @@ TEST(DecisionContextTest, EveryEventTellsTheTermThatTheJobIsLedWith) {
   job.daemon.AdvanceSeconds(7);
   ASSERT_EQ(job.daemon.CountEvents("report_interval"), 1);
   ASSERT_EQ(job.daemon.CountEvents("stalled"), 1);
-  for (const JobEvent& event : job.daemon.events()) {
-    if (event.name != "report_interval" && event.name != "stalled") continue;
-    EXPECT_EQ(event.term, 6) << event.name;
+  for (const auto& [event, term] : job.daemon.records()) {
+    if (event.name() != "report_interval" && event.name() != "stalled") continue;
+    EXPECT_EQ(term, 6) << event.name();
   }
 }
 

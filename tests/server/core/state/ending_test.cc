@@ -64,7 +64,7 @@ TEST_F(EndingTest, ACutThatIsReadJustAfterTheFirstReportIsTheCauseToo) {
   EXPECT_EQ(job_.daemon.CountEvents("run_ended"), 1);
   EXPECT_EQ(job_.daemon.CountEvents("end_amended"), 1);
   Wait(200);
-  EXPECT_EQ(job_.daemon.stored().at(kJob).end->reason, Reason());
+  EXPECT_EQ(job_.daemon.stored().at(kJob).end->reason(), Reason());
 }
 
 TEST_F(EndingTest, WhomALauncherKillsAfterTheFirstReportIsNotBlamed) {

@@ -14,6 +14,7 @@
 
 #include "placement/evaluate.h"
 #include "tests/server/core/core_harness.h"
+#include "tests/support/messages.h"
 
 namespace eplb::core {
 namespace {
@@ -94,16 +95,16 @@ TEST(MeasuredTest, AWindowWithSwitchesCountsEachStepUnderItsOwnPlacement) {
 TEST(MeasuredTest, WhatFollowedAPredictionIsOfTheFirstWindowAllUnderItsLastPlacement) {
   TestJob job = Switched();
   job.Report(20, 29);
-  Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.plan, 1);
-  EXPECT_NEAR(plan.balancedness_seen.value(), kEven, 1e-9);
-  EXPECT_EQ(plan.seen_first_step, 20);
-  EXPECT_EQ(plan.seen_last_step, 29);
+  v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.plan(), 1);
+  EXPECT_NEAR(plan.balancedness_seen(), kEven, 1e-9);
+  EXPECT_EQ(plan.seen_first_step(), 20);
+  EXPECT_EQ(plan.seen_last_step(), 29);
   EXPECT_EQ(job.daemon.plans().at(1), plan) << "stored";
-  EXPECT_EQ(job.daemon.View().balancedness_seen(), plan.balancedness_seen);
+  EXPECT_EQ(job.daemon.View().balancedness_seen(), plan.balancedness_seen());
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   job.Report(30, 39);
-  EXPECT_EQ(job.daemon.plans().at(1).seen_first_step, 20) << "the first one stays";
+  EXPECT_EQ(job.daemon.plans().at(1).seen_first_step(), 20) << "the first one stays";
 }
 
 TEST(MeasuredTest, APlanThatAnotherFollowedAtOnceHasSeenNothing) {
@@ -121,9 +122,9 @@ TEST(MeasuredTest, APlanThatAnotherFollowedAtOnceHasSeenNothing) {
     ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
   }
   job.Report(30, 39);
-  EXPECT_FALSE(job.daemon.plans().at(1).balancedness_seen.has_value());
-  EXPECT_NEAR(job.daemon.plans().at(2).balancedness_seen.value(), kEven, 1e-9);
-  EXPECT_EQ(job.daemon.plans().at(3).result, PlanResult::kKept);
+  EXPECT_FALSE(job.daemon.plans().at(1).has_balancedness_seen());
+  EXPECT_NEAR(job.daemon.plans().at(2).balancedness_seen(), kEven, 1e-9);
+  EXPECT_EQ(job.daemon.plans().at(3).result(), v1::PLAN_RESULT_KEPT);
   EXPECT_NEAR(job.daemon.View().balancedness_seen(), kEven, 1e-9) << "of plan 2";
 }
 
@@ -131,11 +132,11 @@ TEST(MeasuredTest, BetweenTwoChunksAWindowIsWhatFollowedSoFarUntilTheNextOne) {
   PreparedJob job(Exchanged({0, 1, 2, 3}));
   ASSERT_TRUE(job.VoteAndDeliver(9));
   job.Report(10, 19);
-  EXPECT_NEAR(job.NewestPlan().balancedness_seen.value(), kHalf, 1e-9);
+  EXPECT_NEAR(job.NewestPlan().balancedness_seen(), kHalf, 1e-9);
   ASSERT_TRUE(job.VoteAndDeliver(19));
-  EXPECT_FALSE(job.NewestPlan().balancedness_seen.has_value()) << "it is of a placement in between";
+  EXPECT_FALSE(job.NewestPlan().has_balancedness_seen()) << "it is of a placement in between";
   job.Report(20, 29);
-  EXPECT_NEAR(job.NewestPlan().balancedness_seen.value(), kEven, 1e-9);
+  EXPECT_NEAR(job.NewestPlan().balancedness_seen(), kEven, 1e-9);
 }
 
 TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInForce) {
@@ -143,8 +144,8 @@ TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInFo
   config.settings.every_steps = 10;
   TestJob job(config);
   job.Propose(Exchanged({0, 1}));
-  EXPECT_NEAR(job.NewestPlan().balancedness_before, kStatic, 1e-9);
-  EXPECT_NEAR(job.NewestPlan().balancedness_in_force, kStatic, 1e-9);
+  EXPECT_NEAR(job.NewestPlan().balancedness_before(), kStatic, 1e-9);
+  EXPECT_NEAR(job.NewestPlan().balancedness_in_force(), kStatic, 1e-9);
   job.Deliver();
   ASSERT_TRUE(job.VoteAndDeliver(14));
   wire::LoadReport mixed = TestReport(10, 19);
@@ -152,11 +153,11 @@ TEST(MeasuredTest, ADecisionIsComparedWithWhatWasMeasuredAndWithThePlacementInFo
   mixed.earlier = {{.last_step = 14, .version = 0, .counts = mixed.counts / 2}};
   SayAll(job, mixed);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.plan, 2);
-  EXPECT_NEAR(plan.balancedness_in_force, kHalf, 1e-9);
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.plan(), 2);
+  EXPECT_NEAR(plan.balancedness_in_force(), kHalf, 1e-9);
   const double mixed_layer = 80.0 / 155;  // half of 200, 20, 20 and half of 110, 110, 20
-  EXPECT_NEAR(plan.balancedness_before, (mixed_layer + kStatic) / 2, 1e-9);
+  EXPECT_NEAR(plan.balancedness_before(), (mixed_layer + kStatic) / 2, 1e-9);
 }
 
 TEST(MeasuredTest, AfterARestartNothingIsMeasuredThatThePlacementIsNotKnownOf) {
@@ -239,7 +240,7 @@ TEST(MeasuredTest, AJobThatStaysWorseThanWithoutEplbIsNamedAndItsDecisionsExplai
   EXPECT_NEAR(job.daemon.View().balancedness_without_eplb(), kEven, 1e-9);
   EXPECT_EQ(job.daemon.View().worse_reason(), "") << "two windows may be chance";
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  EXPECT_THAT(job.NewestPlan().reason, Not(HasSubstr("without EPLB")));
+  EXPECT_THAT(job.NewestPlan().reason(), Not(HasSubstr("without EPLB")));
   say(20);
   const std::string worse =
       "less even than without EPLB for 3 windows in a row: balancedness 0.400 against 0.727 on "
@@ -247,7 +248,7 @@ TEST(MeasuredTest, AJobThatStaysWorseThanWithoutEplbIsNamedAndItsDecisionsExplai
   EXPECT_EQ(job.daemon.View().worse_reason(), worse);
   say(30);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  EXPECT_THAT(job.NewestPlan().reason, HasSubstr("; less even than without EPLB for 4 windows"));
+  EXPECT_THAT(job.NewestPlan().reason(), HasSubstr("; less even than without EPLB for 4 windows"));
   job.Report(40, 49);  // experts 0 and 1: even under this placement
   EXPECT_EQ(job.daemon.View().worse_reason(), "");
 }
@@ -334,11 +335,11 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesWhatTheSplitsGaveIsMeasured) {
   EXPECT_NEAR(view.balancedness_without_eplb(), 240.0 / 680, 1e-12);
   EXPECT_EQ(job.daemon.core().NewestWindow(kJob)->on_gpus, nullptr) << "not known of a batch";
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.split, SplitMode::kBatch);
-  EXPECT_NEAR(plan.balancedness_before, 240.0 / 640, 1e-12) << "measured";
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.split(), "batch");
+  EXPECT_NEAR(plan.balancedness_before(), 240.0 / 640, 1e-12) << "measured";
   // Nothing was measured of batches before, so its scale is that of this window: .375 / .4.
-  EXPECT_NEAR(plan.balancedness_predicted.value(), (0.375 + 0.9375 * kEven) / 2, 1e-9)
+  EXPECT_NEAR(plan.balancedness_predicted(), (0.375 + 0.9375 * kEven) / 2, 1e-9)
       << "no replica: nothing to split; of the first prediction half the gain is counted";
 }
 
@@ -368,14 +369,14 @@ TEST(MeasuredTest, OfAJobThatSplitsBatchesAPredictionIsComparedWithWhatItsBatche
   wire::LoadReport equal = TestReport(20, 29);
   equal.version = 2;
   SayAll(job, equal);
-  EXPECT_FALSE(job.NewestPlan().balancedness_seen.has_value()) << "equal shares are another figure";
+  EXPECT_FALSE(job.NewestPlan().has_balancedness_seen()) << "equal shares are another figure";
   wire::LoadReport report = SplitReport(30, 39);
   report.version = 2;
   report.split_peaks.assign(4, 360);
   SayAll(job, report);
-  const Plan plan = job.daemon.core().Plans(kJob, 10)->back();
-  EXPECT_EQ(plan.plan, 1);
-  EXPECT_NEAR(plan.balancedness_seen.value(), 240.0 / 360, 1e-9);
+  const v1::Plan plan = job.daemon.core().Plans(kJob, 10)->back();
+  EXPECT_EQ(plan.plan(), 1);
+  EXPECT_NEAR(plan.balancedness_seen(), 240.0 / 360, 1e-9);
 }
 
 TEST(MeasuredTest, WhatWasMeasuredBeforeADecisionIsTheMeanOverItsWindows) {
@@ -388,10 +389,10 @@ TEST(MeasuredTest, WhatWasMeasuredBeforeADecisionIsTheMeanOverItsWindows) {
   even.counts.setConstant(10);
   SayAll(job, even);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
-  const Plan plan = job.NewestPlan();
-  EXPECT_EQ(plan.decided_first_step, 10);
-  EXPECT_EQ(plan.decided_last_step, 29);
-  EXPECT_NEAR(plan.balancedness_before, (kStatic + 1) / 2, 1e-9)
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.decided_first_step(), 10);
+  EXPECT_EQ(plan.decided_last_step(), 29);
+  EXPECT_NEAR(plan.balancedness_before(), (kStatic + 1) / 2, 1e-9)
       << "on the sum it would be more even than its windows were";
 }
 

@@ -1,0 +1,65 @@
+#include "server/store/value_rows.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <limits>
+#include <string>
+
+#include "base/foreign_text.h"
+#include "tests/support/messages.h"
+
+namespace eplb {
+namespace {
+
+using ::testing::HasSubstr;
+
+sqlite::Row PlanRow(const v1::Plan& plan) {
+  return {std::string("job"), int64_t{1}, sqlite::Bytes{plan.SerializeAsString()}};
+}
+
+v1::Plan KeptPlan() { return MessageOf<v1::Plan>("plan: 1 result: PLAN_RESULT_KEPT"); }
+
+TEST(ValueRowsTest, ARecordWithAnUnknownValueIsRefused) {
+  for (const int value : {-1, 0, 100}) {
+    v1::Plan plan = KeptPlan();
+    plan.set_result(static_cast<v1::PlanResult>(value));
+    EXPECT_EQ(PlanOf(PlanRow(plan)).status().code(), absl::StatusCode::kDataLoss) << value;
+  }
+  core::StoredJob job{.job = "job"};
+  job.end.emplace().set_ending(static_cast<v1::RunEnding>(100));
+  EXPECT_EQ(JobOf(RowOf(job)).status().code(), absl::StatusCode::kDataLoss);
+}
+
+TEST(ValueRowsTest, ANumberThatNoDaemonWritesIsRefusedByTheNameOfItsField) {
+  constexpr auto kLarge = uint64_t{1} << 63;
+  v1::Plan plan = KeptPlan();
+  plan.set_peak_fall(std::numeric_limits<double>::infinity());
+  EXPECT_EQ(PlanOf(PlanRow(plan)).status(),
+            absl::DataLossError("a record's peak_fall is not finite"));
+  plan = KeptPlan();
+  plan.mutable_times()->add_chunks()->set_version(kLarge);
+  EXPECT_EQ(PlanOf(PlanRow(plan)).status(),
+            absl::DataLossError("a record's version is 9223372036854775808, above 2^63-1"));
+  plan = KeptPlan();
+  plan.set_num_chunks(std::numeric_limits<uint32_t>::max());
+  EXPECT_THAT(std::string(PlanOf(PlanRow(plan)).status().message()), HasSubstr("num_chunks"));
+  StoredWindow window{.job = "job", .figures = {}};
+  window.figures.add_versions(3);
+  window.figures.add_versions(kLarge);
+  EXPECT_THAT(std::string(WindowOf(RowOf(window)).status().message()), HasSubstr("versions"));
+}
+
+TEST(ValueRowsTest, LongTextsAreCutAndFiguresWithoutAValueAreWrittenAsZero) {
+  v1::Plan plan = KeptPlan();
+  plan.set_reason(std::string(5000, 'x'));
+  EXPECT_EQ(PlanOf(PlanRow(plan))->reason().size(), kMaxLongText);
+  plan.set_net_gain_seconds(std::numeric_limits<double>::quiet_NaN());
+  const v1::Plan read = *PlanOf(RowOf("job", plan));
+  EXPECT_EQ(read.reason().size(), kMaxLongText);
+  EXPECT_TRUE(read.has_net_gain_seconds());
+  EXPECT_EQ(read.net_gain_seconds(), 0);
+}
+
+}  // namespace
+}  // namespace eplb
