@@ -34,8 +34,38 @@ std::string JoinReasons(std::string_view first, std::string_view second) {
 
 }  // namespace
 
+void AheadStaging::Begin(Executor& executor, std::shared_ptr<const Proposal> proposal,
+                         const Executor::StageOptions& options) {
+  chunk.emplace(Chunk{.executor = executor,
+                      .proposal = std::move(proposal),
+                      .transport = executor.transport_name()});
+  const absl::Status begun = executor.BeginStage(chunk->proposal->plan, options);
+  if (begun.ok()) {
+    thread->Begin();
+  } else {
+    chunk->staged = begun;  // the next vote reports it to all ranks
+  }
+}
+
+void AheadStaging::Join() {
+  if (!Runs()) return;
+  chunk->staged = thread->Join();
+  chunk->joined = MonotonicNow();
+}
+
+void AheadStaging::Stop(std::string_view why) {
+  if (!chunk.has_value()) return;
+  if (Runs()) chunk->staged = thread->Stop();
+  chunk->joined = MonotonicNow();
+  const absl::Status staged = chunk->staged->status();
+  if (staged.ok()) chunk->executor.Discard(/*all_whole=*/true);  // these transports share nothing
+  if (staged.ok() || absl::IsCancelled(staged)) {
+    chunk->staged = absl::CancelledError(std::string(why));
+  }
+}
+
 absl::Status Client::Impl::CheckRowsStay(const RegisteredTensors& tensors) const {
-  if (!options_.ahead) return absl::OkStatus();
+  if (!setup_.options.ahead) return absl::OkStatus();
   for (const ExpertTensor& tensor : tensors.moved) {
     if (tensor.role != TensorRole::kState) continue;
     return InvalidInput("tensor \"", tensor.name,
@@ -46,103 +76,84 @@ absl::Status Client::Impl::CheckRowsStay(const RegisteredTensors& tensors) const
 }
 
 absl::Status Client::Impl::PrepareAhead(Executor& executor, TransportReport& report) {
-  first_transport_reason_ = report.fallback_reason;
-  if (!options_.ahead) return absl::OkStatus();
+  rows_.first_transport_reason = report.fallback_reason;
+  if (!setup_.options.ahead) return absl::OkStatus();
   const int64_t mine[] = {MovesBesideSteps(executor.transport_name()) ? 1 : 0};
   EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> all,
-                        control_->AllReduceMin(mine, options_.start_deadline));
+                        control_->AllReduceMin(mine, setup_.options.start_deadline));
   if (all.front() == 1) {
-    staging_thread_ = std::make_unique<StagingThread>(executor);
+    ahead_.thread = std::make_unique<StagingThread>(executor);
     return absl::OkStatus();
   }
-  ahead_note_ = absl::StrCat("rows are staged at the boundary: kernels of transport ",
+  ahead_.note = absl::StrCat("rows are staged at the boundary: kernels of transport ",
                              std::string(executor.transport_name()),
                              " and those of a step's own collectives can wait for each other");
-  if (options_.rank == 0) LogLine(absl::StrCat("the option ahead has no effect: ", ahead_note_));
-  report.fallback_reason = WithAheadNote(first_transport_reason_);
+  if (setup_.options.rank == 0)
+    LogLine(absl::StrCat("the option ahead has no effect: ", ahead_.note));
+  report.fallback_reason = WithAheadNote(rows_.first_transport_reason);
   return absl::OkStatus();
 }
 
 void Client::Impl::BeginAhead(std::shared_ptr<const Proposal> proposal) {
-  if (timer_) timer_->SetOutcome("begun");
-  AheadChunk chunk{.proposal = std::move(proposal), .transport = executor_->transport_name()};
+  boundary_.SetOutcome("begun");
   Executor::StageOptions options = MakeStageOptions(MonotonicNow());
   options.timed = false;  // its rounds lie in no boundary
-  const absl::Status begun = executor_->BeginStage(chunk.proposal->plan, options);
-  if (!begun.ok()) chunk.staged = begun;  // told to all ranks by the next vote
-  ahead_ = std::move(chunk);
-  if (begun.ok()) staging_thread_->Begin();
-}
-
-void Client::Impl::JoinAhead() {
-  if (!StagingRuns()) return;
-  ahead_->staged = staging_thread_->Join();
-  ahead_->joined = MonotonicNow();
-}
-
-void Client::Impl::StopAhead(std::string_view why) {
-  if (!ahead_.has_value()) return;
-  if (StagingRuns()) ahead_->staged = staging_thread_->Stop();
-  ahead_->joined = MonotonicNow();
-  const absl::Status staged = ahead_->staged->status();
-  if (staged.ok()) executor_->Discard(/*all_whole=*/true);  // these transports share nothing
-  if (staged.ok() || absl::IsCancelled(staged)) {
-    ahead_->staged = absl::CancelledError(std::string(why));
-  }
+  ahead_.Begin(*rows_.executor, std::move(proposal), options);
 }
 
 absl::Status Client::Impl::StopAheadHere(std::string_view why) {
-  StopAhead(why);
-  if (executor_->may_vote()) return absl::OkStatus();
-  return End(next_step_ - 1, WritesGoOn(why), /*target=*/nullptr);
+  ahead_.Stop(why);
+  if (rows_.executor->may_vote()) return absl::OkStatus();
+  return End(WritesGoOn(why));
 }
 
 absl::Status Client::Impl::StopAheadTogether(std::string_view why) {
-  if (!ahead_.has_value()) return absl::OkStatus();
+  if (!ahead_.chunk.has_value()) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(StopAheadHere(why));
-  const absl::Status all_stopped = control_->Barrier(options_.vote_deadline);
-  return all_stopped.ok() ? absl::OkStatus() : End(next_step_ - 1, all_stopped, /*target=*/nullptr);
+  const absl::Status all_stopped = control_->Barrier(setup_.options.vote_deadline);
+  return all_stopped.ok() ? absl::OkStatus() : End(all_stopped);
 }
 
 absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
-  switch_began_ = boundary_began_;
-  AheadChunk chunk = *std::exchange(ahead_, std::nullopt);
+  boundary_.switch_began = boundary_.began;
+  AheadStaging::Chunk chunk = *std::exchange(ahead_.chunk, std::nullopt);
   const Proposal& proposal = *chunk.proposal;
   if (log_.is_open()) {
-    timer_.emplace(step, proposal.propose.version, boundary_began_);
-    timer_->AddSpan("transfer", boundary_began_, std::max(boundary_began_, chunk.joined));
+    boundary_.timer.emplace(step, proposal.propose.version, boundary_.began);
+    boundary_.timer->AddSpan("transfer", boundary_.began, std::max(boundary_.began, chunk.joined));
   }
   absl::StatusOr<Executor::Staged> staged = *std::move(chunk.staged);
-  ahead_promise_broken_ = false;
+  ahead_.promise_broken = false;
   if (staged.ok()) {
     const absl::Time began = MonotonicNow();
     const absl::Duration limit =
-        rows_on_device_ ? options_.vote_deadline : options_.transfer_deadline;
-    absl::Status same = executor_->CheckSources(stream_, began + limit);
-    if (timer_) timer_->AddSpan("check", began);
+        rows_.on_device ? setup_.options.vote_deadline : setup_.options.transfer_deadline;
+    absl::Status same = rows_.executor->CheckSources(boundary_.stream, began + limit);
+    boundary_.AddSpan("check", began);
     if (!same.ok()) staged = std::move(same);
     if (staged.ok() && !result.reason.empty()) {  // VoteNo gave it
       staged = FailedPrecondition(result.reason);
     }
     // Not where staging failed: bytes that were damaged on their way say nothing of the steps.
-    ahead_promise_broken_ = absl::IsDataLoss(staged.status());
+    ahead_.promise_broken = absl::IsDataLoss(staged.status());
   }
   return SecondVote(step, proposal, staged, result);
 }
 
 void Client::Impl::GiveUpAhead(std::string& reason) {
-  if (!ahead_promise_broken_) reason = "rows of another rank changed between the boundaries";
+  if (!ahead_.promise_broken) reason = "rows of another rank changed between the boundaries";
   reason += kAdvice;
-  staging_thread_.reset();
-  ahead_note_ = "rows are staged at the boundary: they changed while they were staged ahead";
-  if (options_.rank == 0) LogLine(absl::StrCat("the option ahead was given up: ", ahead_note_));
-  const std::string_view now = executor_->transport_fallback_reason();
-  member_->SetTransport(executor_->transport_name(),
-                        WithAheadNote(now.empty() ? first_transport_reason_ : now));
+  ahead_.thread.reset();
+  ahead_.note = "rows are staged at the boundary: they changed while they were staged ahead";
+  if (setup_.options.rank == 0)
+    LogLine(absl::StrCat("the option ahead was given up: ", ahead_.note));
+  const std::string_view now = rows_.executor->transport_fallback_reason();
+  daemon_.member().SetTransport(rows_.executor->transport_name(),
+                                WithAheadNote(now.empty() ? rows_.first_transport_reason : now));
 }
 
 std::string Client::Impl::WithAheadNote(std::string_view reason) const {
-  return JoinReasons(reason, ahead_note_);
+  return JoinReasons(reason, ahead_.note);
 }
 
 }  // namespace eplb

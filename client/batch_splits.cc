@@ -78,20 +78,6 @@ absl::Status CheckForm(const Topology& topology, LayerId layer, const BatchCount
   return CheckNumber(layer, "own quotas", target.own.size(), "slot", slots);
 }
 
-absl::StatusOr<std::optional<GpuSpeeds>> ReadSpeeds(std::span<const double> given,
-                                                    int32_t num_gpus) {
-  if (given.empty()) return std::nullopt;
-  std::vector<double> speeds(given.begin(), given.end());
-  std::vector<int32_t> unusable;
-  for (size_t gpu = 0; gpu < speeds.size(); ++gpu) {
-    if (speeds[gpu] != 0) continue;
-    unusable.push_back(static_cast<int32_t>(gpu));
-    speeds[gpu] = 1;
-  }
-  EPLB_ASSIGN_OR_RETURN(GpuSpeeds made, GpuSpeeds::Make(num_gpus, speeds, unusable));
-  return made;
-}
-
 // Returns the tokens of each slot in equal shares. The first replicas take one more token if the
 // shares do not divide.
 std::vector<int64_t> EqualShares(const Placement& placement, LayerId layer,
@@ -109,6 +95,20 @@ std::vector<int64_t> EqualShares(const Placement& placement, LayerId layer,
 }
 
 }  // namespace
+
+absl::StatusOr<std::optional<GpuSpeeds>> ReadSpeeds(std::span<const double> given,
+                                                    int32_t num_gpus) {
+  if (given.empty()) return std::nullopt;
+  std::vector<double> speeds(given.begin(), given.end());
+  std::vector<int32_t> unusable;
+  for (size_t gpu = 0; gpu < speeds.size(); ++gpu) {
+    if (speeds[gpu] != 0) continue;
+    unusable.push_back(static_cast<int32_t>(gpu));
+    speeds[gpu] = 1;
+  }
+  EPLB_ASSIGN_OR_RETURN(GpuSpeeds made, GpuSpeeds::Make(num_gpus, speeds, unusable));
+  return made;
+}
 
 BatchSplits::BatchSplits(std::shared_ptr<const Placement> placement, int64_t version)
     : placement_(std::move(placement)), version_(version) {
@@ -160,7 +160,7 @@ absl::Status BatchSplits::SetOptions(const SplitOptions& options) {
 
 SplitOptions BatchSplits::options() const {
   const absl::MutexLock lock(&mutex_);
-  SplitOptions options{.gpu_speeds = {}, .slack = slack_};
+  SplitOptions options{.slack = slack_};
   if (speeds_.has_value()) {
     options.gpu_speeds.assign(speeds_->speeds().begin(), speeds_->speeds().end());
   }
@@ -261,7 +261,7 @@ double BatchSplits::PeakOf(std::span<const int64_t> slot_tokens) const {
 
 SplitFigures BatchSplits::FiguresOf(LayerId layer, std::span<const int64_t> totals) const {
   const Topology& topology = placement_->topology();
-  SplitFigures figures{.version = version_, .peak = PeakOf(quotas_), .tight_gpus = {}};
+  SplitFigures figures{.version = version_, .peak = PeakOf(quotas_)};
   figures.equal_peak = PeakOf(EqualShares(*placement_, layer, totals));
   double loads = 0;
   for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {

@@ -21,6 +21,11 @@
 
 namespace eplb {
 
+// Reads the relative speeds of a call, of which 0 makes a GPU unusable. No value: none were given,
+// and all are equal. errors: as GpuSpeeds::Make.
+absl::StatusOr<std::optional<GpuSpeeds>> ReadSpeeds(std::span<const double> given,
+                                                    int32_t num_gpus);
+
 // GPU whose own quotas are computed, and the target of a split; Client::Split has the shapes.
 struct SplitTarget {
   GpuId self;

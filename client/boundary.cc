@@ -13,47 +13,36 @@ namespace eplb {
 
 absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* stream) {
   BoundaryResult result;
-  result.version = running_.version;
-  if (disabled_) return result;
-  EPLB_RETURN_IF_ERROR(ended_);
-  if (executor_ == nullptr) {
-    return FailedPrecondition("StepBoundary was called before RegisterExperts");
-  }
+  result.version = running().version;
+  if (setup_.disabled) return result;
+  EPLB_RETURN_IF_ERROR(CheckRegistered("StepBoundary"));
   if (step != next_step_) {
     return FailedPrecondition("StepBoundary of step ", step, ", expected ", next_step_);
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried("StepBoundary"));
-  boundary_began_ = MonotonicNow();
-  const bool votes = (step + 1) % options_.vote_every == 0;
-  if (votes) JoinAhead();
+  boundary_.began = MonotonicNow();
+  const bool votes = (step + 1) % setup_.options.vote_every == 0;
+  if (votes) ahead_.Join();
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
-  stream_ = stream;
+  boundary_.stream = stream;
   ++next_step_;
-  log_.AddStep(step, running_.version, running_.digest);
-  std::optional<wire::LoadReport> window = EndCounts(step);
-  windows_.SetReportInterval(member_->FinishStep(step, std::move(window), windows_.report_every()));
+  log_.AddStep(step, running().version, running().digest);
+  std::optional<wire::LoadReport> window =
+      counts_.EndStep(step, daemon_.has_session() && setup_.Reports());
+  counts_.windows.SetReportInterval(
+      daemon_.member().FinishStep(step, std::move(window), counts_.windows.report_every()));
   if (votes) EPLB_RETURN_IF_ERROR(Vote(step, result));
-  if (result.reason.empty()) result.reason = token_watch_.reason();
+  if (result.reason.empty()) result.reason = counts_.watch.reason();
   const absl::Time ended = MonotonicNow();
-  result.pause_seconds = absl::ToDoubleSeconds(ended - boundary_began_);
+  result.pause_seconds = absl::ToDoubleSeconds(ended - boundary_.began);
   WriteTimes(ended);
   return result;
 }
 
-std::optional<wire::LoadReport> Client::Impl::EndCounts(int64_t step) {
-  const int32_t whole = windows_.report_every();  // length of the window that may end
-  std::optional<wire::LoadReport> window = windows_.EndStep(step);
-  if (session_ == nullptr || !reports_) return std::nullopt;
-  if (!window) return window;
-  const bool is_whole = window->last_step - window->first_step + 1 >= whole;
-  if (token_watch_.EndWindow(*window, is_whole)) token_watch_log_.Log(token_watch_.reason());
-  return window;
-}
-
 absl::Status Client::Impl::CheckStream(void* stream) const {
-  if (rows_on_device_) {
-    if (StagingRuns()) return absl::OkStatus();  // the queue is the thread's; no row moves here
-    absl::Status checked = executor_->carrier().queue().CheckStream(stream);
+  if (rows_.on_device) {
+    if (ahead_.Runs()) return absl::OkStatus();  // the queue is the thread's; no row moves here
+    absl::Status checked = rows_.executor->carrier().queue().CheckStream(stream);
     // Another error shows where rows move: the ranks vote on it there.
     return absl::IsFailedPrecondition(checked) ? checked : absl::OkStatus();
   }
@@ -63,15 +52,11 @@ absl::Status Client::Impl::CheckStream(void* stream) const {
       "StepBoundary.");
 }
 
-double Client::Impl::SecondsInSwitch() const {
-  return absl::ToDoubleSeconds(MonotonicNow() - switch_began_);
-}
-
 void Client::Impl::WriteTimes(absl::Time ended) {
-  if (!timer_) return;
-  timer_->SetTransport(transport());
-  log_.WriteBoundary(timer_->Finish(ended));
-  timer_.reset();
+  if (!boundary_.timer) return;
+  boundary_.timer->SetTransport(transport());
+  log_.WriteBoundary(boundary_.timer->Finish(ended));
+  boundary_.timer.reset();
 }
 
 namespace {
@@ -98,32 +83,31 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   log_.FlushSteps();
   ++votes_;
   result.voted = true;
-  result.reason = std::exchange(no_reason_, {});
-  if (ahead_.has_value()) return FinishAhead(step, result);
-  VoteSnapshot snapshot = member_->Enter();
+  result.reason = std::exchange(boundary_.no_reason, {});
+  if (ahead_.chunk.has_value()) return FinishAhead(step, result);
+  VoteSnapshot snapshot = daemon_.member().Enter();
   if (!result.reason.empty()) snapshot.values = Member::NothingPrepared(snapshot.values[4]).values;
   const Proposal* const target = snapshot.proposal.get();
   const bool timed = target != nullptr && log_.is_open();
-  if (timed) timer_.emplace(step, target->propose.version, boundary_began_);
+  if (timed) boundary_.timer.emplace(step, target->propose.version, boundary_.began);
   const absl::Time began = timed ? MonotonicNow() : absl::InfinitePast();
   const absl::StatusOr<std::vector<int64_t>> minimum =
-      control_->AllReduceMin(snapshot.values, options_.vote_deadline);
-  if (timed) timer_->AddSpan("vote", began);
-  if (!minimum.ok()) return End(step, minimum.status(), target);
-  posts_before_vote_ = num_posts_;
-  const VoteDecision decision = member_->Decide(*minimum);
+      control_->AllReduceMin(snapshot.values, setup_.options.vote_deadline);
+  boundary_.AddSpan("vote", began);
+  if (!minimum.ok()) return End(minimum.status(), target);
+  rows_.NoteVote();
+  const VoteDecision decision = daemon_.member().Decide(*minimum);
   if (decision.outcome == VoteOutcome::kDiverged) {
-    return End(step,
-               DataLoss("after step ", step,
-                        " the ranks run different placements, this rank version ", running_.version,
-                        " ", running_.digest.Hex(), "; the run ends, restart it from a checkpoint"),
-               target);
+    return End(
+        DataLoss("after step ", step, " the ranks run different placements, this rank version ",
+                 running().version, " ", running().digest.Hex(),
+                 "; the run ends, restart it from a checkpoint"),
+        target);
   }
   const bool agreed = decision.outcome == VoteOutcome::kRunChunk;
   if (target != nullptr) {
     log_.Write({.event = "vote",
                 .step = step,
-                .last_step = step,
                 .version = target->propose.version,
                 .digest = target->propose.digest,
                 .ok = agreed,
@@ -132,55 +116,55 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
                                                   : result.reason});
   }
   if (!agreed) return absl::OkStatus();
-  if (staging_thread_ == nullptr) return RunChunk(step, *decision.proposal, result);
+  if (ahead_.thread == nullptr) return RunChunk(step, *decision.proposal, result);
   BeginAhead(decision.proposal);
   return absl::OkStatus();
 }
 
 Executor::StageOptions Client::Impl::MakeStageOptions(absl::Time began) {
-  return {.post_id = ++num_posts_,
-          .deadline = began + options_.transfer_deadline,
-          .begin_by = rows_on_device_ ? began + options_.vote_deadline : absl::InfinitePast(),
-          .stream = stream_,
-          .timed = timer_.has_value()};
+  return {.post_id = rows_.NextPost(),
+          .deadline = began + setup_.options.transfer_deadline,
+          .begin_by = rows_.on_device ? began + setup_.options.vote_deadline : absl::InfinitePast(),
+          .stream = boundary_.stream,
+          .timed = boundary_.timer.has_value()};
 }
 
 absl::Status Client::Impl::RunChunk(int64_t step, const Proposal& proposal,
                                     BoundaryResult& result) {
   const absl::Time began = MonotonicNow();
-  switch_began_ = began;
+  boundary_.switch_began = began;
   const absl::StatusOr<Executor::Staged> staged =
-      executor_->Stage(proposal.plan, MakeStageOptions(began));
-  if (timer_) timer_->AddSpan("transfer", began);
-  if (timer_ && staged.ok()) AddStaged(*staged, *timer_);
+      rows_.executor->Stage(proposal.plan, MakeStageOptions(began));
+  boundary_.AddSpan("transfer", began);
+  if (boundary_.timer && staged.ok()) AddStaged(*staged, *boundary_.timer);
   return SecondVote(step, proposal, staged, result);
 }
 
 absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
                                       const absl::StatusOr<Executor::Staged>& staged,
                                       BoundaryResult& result) {
-  if (!executor_->may_vote()) {
-    return End(step, WritesGoOn(std::string(staged.status().message())), &proposal);
+  if (!rows_.executor->may_vote()) {
+    return End(WritesGoOn(std::string(staged.status().message())), &proposal);
   }
   const int64_t version = proposal.propose.version;
   // The last one, of ranks that stage ahead: no row changed meanwhile.
   std::vector<int64_t> mine = {staged.ok() ? 1 : 0, version, -version,
-                               executor_->is_whole() ? 1 : 0};
-  if (staging_thread_ != nullptr) mine.push_back(ahead_promise_broken_ ? 0 : 1);
+                               rows_.executor->is_whole() ? 1 : 0};
+  if (ahead_.thread != nullptr) mine.push_back(ahead_.promise_broken ? 0 : 1);
   const absl::Time second = MonotonicNow();
   const absl::StatusOr<std::vector<int64_t>> minimum =
-      control_->AllReduceMin(mine, options_.vote_deadline);
-  if (timer_) timer_->AddSpan("second vote", second);
+      control_->AllReduceMin(mine, setup_.options.vote_deadline);
+  boundary_.AddSpan("second vote", second);
   // Rows that were staged ahead had no vote before this one: it waits for the slowest rank.
-  if (staging_thread_ != nullptr) switch_began_ += MonotonicNow() - second;
+  if (ahead_.thread != nullptr) boundary_.switch_began += MonotonicNow() - second;
   if (!minimum.ok()) {
-    executor_->Discard();
-    return End(step, minimum.status(), &proposal);
+    rows_.executor->Discard();
+    return End(minimum.status(), &proposal);
   }
-  posts_before_vote_ = num_posts_;
+  rows_.NoteVote();
   if ((*minimum)[1] != version || (*minimum)[2] != -version) {
-    executor_->Discard();
-    return End(step, DataLoss("the ranks staged different versions"), &proposal);
+    rows_.executor->Discard();
+    return End(DataLoss("the ranks staged different versions"), &proposal);
   }
   if ((*minimum)[0] == 1) {
     result.sent_bytes = staged->sent_bytes;
@@ -189,14 +173,14 @@ absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
   }
   result.reason =
       staged.ok() ? "the transfer failed on another rank" : std::string(staged.status().message());
-  executor_->Discard(/*all_whole=*/(*minimum)[3] == 1);
-  if (staging_thread_ != nullptr && minimum->back() == 0) GiveUpAhead(result.reason);
+  rows_.executor->Discard(/*all_whole=*/(*minimum)[3] == 1);
+  if (ahead_.thread != nullptr && minimum->back() == 0) GiveUpAhead(result.reason);
   return Drop(step, proposal, result);
 }
 
 absl::Status Client::Impl::Switch(std::span<const LayerId> layers, const Placement& target) {
-  EPLB_RETURN_IF_ERROR(executor_->Commit(stream_));
-  return route_tables_->Update(target, layers, stream_);
+  EPLB_RETURN_IF_ERROR(rows_.executor->Commit(boundary_.stream));
+  return shown_.UpdateRouteTables(target, layers, boundary_.stream);
 }
 
 absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, BoundaryResult& result) {
@@ -205,22 +189,20 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   for (const LayerPlacement& layer : propose.layers) layers.push_back(layer.layer);
   const absl::Time began = MonotonicNow();
   const absl::Status switched = Switch(layers, *proposal.target);
-  if (timer_) timer_->AddSpan("commit", began);
+  boundary_.AddSpan("commit", began);
   if (!switched.ok()) {
-    return End(step,
-               DataLoss("after step ", step, " version ", propose.version,
+    return End(DataLoss("after step ", step, " version ", propose.version,
                         " was agreed on, but its rows could not be put into their slots: ",
                         switched.message()),
                &proposal);
   }
-  running_ = {.version = propose.version, .digest = propose.digest, .placement = proposal.target};
-  Show(running_);
-  windows_.Switched(step, propose.version);
+  shown_.Switch(
+      {.version = propose.version, .digest = propose.digest, .placement = proposal.target});
+  counts_.windows.Switched(step, propose.version);
   ++commits_;
-  if (timer_) timer_->SetOutcome("committed");
+  boundary_.SetOutcome("committed");
   log_.Write({.event = "commit",
               .step = step,
-              .last_step = step,
               .version = propose.version,
               .digest = propose.digest,
               .reason = propose.reason});
@@ -234,63 +216,63 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   result.asked_by = propose.asked_by;
   result.reason = propose.reason;
   const absl::Time rebuild = MonotonicNow();
-  const absl::Status rebuilt = RebuildDerived(derived_, proposal.plan, topology_, gpu());
-  if (timer_ && !derived_.empty()) timer_->AddSpan("rebuild", rebuild);
+  const absl::Status rebuilt =
+      RebuildDerived(rows_.derived, proposal.plan, setup_.topology, setup_.gpu());
+  if (boundary_.timer && !rows_.derived.empty()) boundary_.timer->AddSpan("rebuild", rebuild);
   TellTransport();
-  member_->OnApplied(result.received_bytes, SecondsInSwitch());  // true in either case
-  return rebuilt.ok() ? absl::OkStatus() : End(step, rebuilt, /*target=*/nullptr);
+  daemon_.member().OnApplied(result.received_bytes,
+                             boundary_.SecondsInSwitch());  // true in either case
+  return rebuilt.ok() ? absl::OkStatus() : End(rebuilt);
 }
 
 void Client::Impl::TellTransport() {
-  const std::string_view fallback_reason = executor_->transport_fallback_reason();
-  if (told_transport_ || fallback_reason.empty()) return;
-  told_transport_ = true;
-  member_->SetTransport(executor_->transport_name(), WithAheadNote(fallback_reason));
+  const std::string_view fallback_reason = rows_.executor->transport_fallback_reason();
+  if (rows_.told_transport || fallback_reason.empty()) return;
+  rows_.told_transport = true;
+  daemon_.member().SetTransport(rows_.executor->transport_name(), WithAheadNote(fallback_reason));
 }
 
 absl::Status Client::Impl::Drop(int64_t step, const Proposal& proposal, BoundaryResult& result) {
-  if (!executor_->may_vote()) return End(step, WritesGoOn(result.reason), &proposal);
+  if (!rows_.executor->may_vote()) return End(WritesGoOn(result.reason), &proposal);
   ++dropped_chunks_;
-  if (timer_) timer_->SetOutcome("dropped");
+  boundary_.SetOutcome("dropped");
   log_.Write({.event = "drop",
               .step = step,
-              .last_step = step,
               .version = proposal.propose.version,
               .digest = proposal.propose.digest,
               .ok = false,
               .reason = result.reason});
-  member_->OnDropped(result.reason);
+  daemon_.member().OnDropped(result.reason);
   return absl::OkStatus();
 }
 
 absl::Status Client::Impl::WritesGoOn(std::string_view why) const {
-  const RankId self{options_.rank};
+  const RankId self{setup_.options.rank};
   return MissingRanksError("the second vote", std::span(&self, 1),
                            absl::StrCat("this rank cannot stop its pending writes into other "
                                         "ranks' staging and leaves the run; cause: ",
                                         std::string(why)));
 }
 
-absl::Status Client::Impl::End(int64_t step, const absl::Status& error, const Proposal* target) {
+absl::Status Client::Impl::End(const absl::Status& error, const Proposal* target) {
+  const int64_t step = next_step_ - 1;
   const std::string reason(error.message());
-  StopAhead(reason);
+  ahead_.Stop(reason);
   log_.Write({.event = "vote",
               .step = step,
-              .last_step = step,
               .version = target == nullptr ? 0 : target->propose.version,
               .digest = target == nullptr ? Digest{} : target->propose.digest,
               .ok = false,
               .reason = reason});
   ended_ = error;
   LeavePeers();
-  member_->OnEnded(reason, MissingRanks(error));  // first: no PREPARED comes after the stop
-  if (timer_) timer_->SetOutcome("ended");
+  daemon_.member().OnEnded(reason, MissingRanks(error));  // first: no PREPARED comes after the stop
+  boundary_.SetOutcome("ended");
   WriteTimes(MonotonicNow());
   log_.WriteStop({.event = "stop",
                   .step = step,
-                  .last_step = step,
-                  .version = running_.version,
-                  .digest = running_.digest,
+                  .version = running().version,
+                  .digest = running().digest,
                   .ok = false,
                   .reason = reason});
   return ended_;

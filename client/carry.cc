@@ -48,16 +48,16 @@ std::string Named(std::span<const LayerId> layers) {
 }  // namespace
 
 absl::Status Client::Impl::CheckNotCarried(const char* name) const {
-  if (carried_ == nullptr) return absl::OkStatus();
+  if (!shown_.is_carried()) return absl::OkStatus();
   return FailedPrecondition(name, ": the rows of the experts were carried to placement ",
-                            row_tables_->view().digest, ", version ", running_.version,
+                            shown_.row_view().digest, ", version ", running().version,
                             " is in force; carry them back first");
 }
 
 absl::StatusOr<Placement> Client::Impl::TargetOf(
     std::span<const int32_t> physical_to_logical_map) const {
-  const IndexMatrix& here = running_.placement->physical_to_logical_map();
-  if (physical_to_logical_map.empty()) return *running_.placement;
+  const IndexMatrix& here = running().placement->physical_to_logical_map();
+  if (physical_to_logical_map.empty()) return *running().placement;
   if (std::ssize(physical_to_logical_map) != here.size()) {
     return InvalidInput("carry: the placement has ", physical_to_logical_map.size(),
                         " entries, expected ", here.rows(), " layers * ", here.cols(),
@@ -65,31 +65,31 @@ absl::StatusOr<Placement> Client::Impl::TargetOf(
   }
   // With its own order of replicas.
   if (std::equal(physical_to_logical_map.begin(), physical_to_logical_map.end(), here.data())) {
-    return *running_.placement;
+    return *running().placement;
   }
   const Eigen::Map<const IndexMatrix> map(physical_to_logical_map.data(), here.rows(), here.cols());
-  absl::StatusOr<Placement> target = Placement::FromSlots(topology_, map);
+  absl::StatusOr<Placement> target = Placement::FromSlots(setup_.topology, map);
   if (target.ok()) return target;
   return absl::Status(target.status().code(), absl::StrCat("carry: ", target.status().message()));
 }
 
 absl::Status Client::Impl::NameDifference(const char* what, int64_t mine, int64_t lowest) {
-  const int64_t self = options_.rank;
+  const int64_t self = setup_.options.rank;
   const int64_t ranks[] = {mine == lowest ? self : kNoRank, mine == lowest ? kNoRank : self};
   const absl::StatusOr<std::vector<int64_t>> first =
-      control_->AllReduceMin(ranks, options_.vote_deadline);
-  if (!first.ok()) return End(next_step_ - 1, first.status(), /*target=*/nullptr);
+      control_->AllReduceMin(ranks, setup_.options.vote_deadline);
+  if (!first.ok()) return End(first.status());
   return FailedPrecondition("carry: ", what, " differs: rank ", first->front(),
                             " has another one than rank ", first->back(), "; nothing was moved");
 }
 
 absl::Status Client::Impl::AgreeOnCarry(const Digest& target, const absl::Status& mine) {
   const int64_t bits = BitsOf(target);
-  const int64_t values[] = {mine.ok() ? kNoRank : options_.rank, bits, -bits, next_step_,
+  const int64_t values[] = {mine.ok() ? kNoRank : setup_.options.rank, bits, -bits, next_step_,
                             -next_step_};
   const absl::StatusOr<std::vector<int64_t>> least =
-      control_->AllReduceMin(values, options_.vote_deadline);
-  if (!least.ok()) return End(next_step_ - 1, least.status(), /*target=*/nullptr);
+      control_->AllReduceMin(values, setup_.options.vote_deadline);
+  if (!least.ok()) return End(least.status());
   const std::vector<int64_t>& found = *least;
   EPLB_RETURN_IF_ERROR(mine);
   if (found[0] != kNoRank) {
@@ -103,69 +103,63 @@ absl::Status Client::Impl::AgreeOnCarry(const Digest& target, const absl::Status
 
 absl::Status Client::Impl::StageOnAllRanks(const MigrationPlan& plan, const std::string& what) {
   const absl::StatusOr<Executor::Staged> staged =
-      executor_->Stage(plan, {.post_id = ++num_posts_,
-                              .deadline = MonotonicNow() + options_.transfer_deadline,
-                              .stream = stream_});
-  if (!executor_->may_vote()) {
-    return End(next_step_ - 1, WritesGoOn(std::string(staged.status().message())),
-               /*target=*/nullptr);
+      rows_.executor->Stage(plan, {.post_id = rows_.NextPost(),
+                                   .deadline = MonotonicNow() + setup_.options.transfer_deadline,
+                                   .stream = boundary_.stream});
+  if (!rows_.executor->may_vote()) {
+    return End(WritesGoOn(std::string(staged.status().message())));
   }
   const int64_t mine[] = {staged.ok() ? 1 : 0};
   const absl::StatusOr<std::vector<int64_t>> minimum =
-      control_->AllReduceMin(mine, options_.vote_deadline);
+      control_->AllReduceMin(mine, setup_.options.vote_deadline);
   if (!minimum.ok()) {
-    executor_->Discard();
-    return End(next_step_ - 1, minimum.status(), /*target=*/nullptr);
+    rows_.executor->Discard();
+    return End(minimum.status());
   }
   if (minimum->front() == 1) return absl::OkStatus();
-  executor_->Discard();
+  rows_.executor->Discard();
   const std::string why =
       staged.ok() ? "the transfer failed on another rank" : std::string(staged.status().message());
-  if (!executor_->may_vote()) return End(next_step_ - 1, WritesGoOn(why), /*target=*/nullptr);
+  if (!rows_.executor->may_vote()) return End(WritesGoOn(why));
   return Unavailable(what, " could not be moved: ", why);
 }
 
 absl::Status Client::Impl::EndAsMoved(const std::string& why) {
   const absl::Status lost = DataLoss(why);
-  if (ended_.ok()) return End(next_step_ - 1, lost, /*target=*/nullptr);
+  if (ended_.ok()) return End(lost);
   return ended_ = lost;
 }
 
 absl::Status Client::Impl::CarryLayers(std::span<const LayerId> layers, const Placement& target) {
   EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
-                        PlanMigration(RowPlacement(), target, layers, migration_));
+                        PlanMigration(shown_.rows(), target, layers, rows_.migration));
   EPLB_RETURN_IF_ERROR(StageOnAllRanks(plan, Named(layers)));
-  if (const absl::Status placed = executor_->Commit(stream_); !placed.ok()) {
-    return End(next_step_ - 1,
-               DataLoss(Named(layers), " could not be put into their slots: ", placed.message()),
-               /*target=*/nullptr);
+  if (const absl::Status placed = rows_.executor->Commit(boundary_.stream); !placed.ok()) {
+    return End(DataLoss(Named(layers), " could not be put into their slots: ", placed.message()));
   }
-  if (derived_.empty()) return absl::OkStatus();
-  tables_.Update({.version = running_.version,
-                  .digest = DigestOf(target),
-                  .placement = std::make_shared<const Placement>(target)});
-  const absl::Status rebuilt = RebuildDerived(derived_, plan, topology_, gpu());
-  tables_.Update(running_);
-  return rebuilt.ok() ? absl::OkStatus() : End(next_step_ - 1, rebuilt, /*target=*/nullptr);
+  if (rows_.derived.empty()) return absl::OkStatus();
+  shown_.ShowMaps(target);
+  const absl::Status rebuilt = RebuildDerived(rows_.derived, plan, setup_.topology, setup_.gpu());
+  shown_.ShowMaps(*running().placement);
+  return rebuilt.ok() ? absl::OkStatus() : End(rebuilt);
 }
 
 absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_map, void* stream) {
-  if (disabled_) return absl::OkStatus();
-  EPLB_RETURN_IF_ERROR(ended_);
-  if (executor_ == nullptr) return FailedPrecondition("Carry was called before RegisterExperts");
+  if (setup_.disabled) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(CheckRegistered("Carry"));
   absl::StatusOr<Placement> target = TargetOf(physical_to_logical_map);
   absl::Status mine = target.status();
   mine.Update(CheckStream(stream));
   EPLB_RETURN_IF_ERROR(AgreeOnCarry(target.ok() ? DigestOf(*target) : Digest{}, mine));
-  const std::vector<LayerId> layers = LayersThatDiffer(RowPlacement(), *target);
-  if (layers.empty() && ahead_.has_value()) return absl::OkStatus();  // and the chunk goes on
-  if (ahead_.has_value()) {
+  const std::vector<LayerId> layers = LayersThatDiffer(shown_.rows(), *target);
+  if (layers.empty() && ahead_.chunk.has_value()) return absl::OkStatus();  // and the chunk goes on
+  if (ahead_.chunk.has_value()) {
     // The staging is free once all ranks have stopped, and only now the stream can be checked.
     EPLB_RETURN_IF_ERROR(StopAheadHere("the rows were carried before the next vote"));
     EPLB_RETURN_IF_ERROR(AgreeOnCarry(DigestOf(*target), CheckStream(stream)));
   }
-  stream_ = stream;
-  const auto chunk = static_cast<size_t>(options_.layers_per_chunk);
+  boundary_.stream = stream;
+  const auto chunk = static_cast<size_t>(setup_.options.layers_per_chunk);
   for (size_t first = 0; first < layers.size(); first += chunk) {
     const std::span<const LayerId> together =
         std::span(layers).subspan(first, std::min(chunk, layers.size() - first));
@@ -175,34 +169,9 @@ absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_ma
     return EndAsMoved(
         absl::StrCat(moved.message(), ", ", first, " layers are in another placement already"));
   }
-  posts_before_vote_ = num_posts_;
-  if (*target == *running_.placement) {
-    carried_.reset();
-    return absl::OkStatus();
-  }
-  carried_ = std::make_shared<const Placement>(*std::move(target));
-  const RunningPlacement rows = {
-      .version = running_.version, .digest = DigestOf(*carried_), .placement = carried_};
-  if (row_tables_ == nullptr) {
-    row_tables_ = std::make_unique<PlacementTables>(rows, gpu());
-  } else {
-    row_tables_->Update(rows);
-  }
+  rows_.NoteVote();
+  shown_.SetRows(*target);
   return absl::OkStatus();
-}
-
-absl::Status Client::InStaticOrder(const std::function<absl::Status()>& body, void* stream) {
-  const PlacementView& rows = row_placement();
-  const std::vector<int32_t> before(rows.physical_to_logical_map.begin(),
-                                    rows.physical_to_logical_map.end());
-  std::vector<int32_t> order;
-  for (int32_t layer = 0; layer < rows.num_layers; ++layer) {
-    for (int32_t slot = 0; slot < rows.num_slots; ++slot) order.push_back(slot % rows.num_experts);
-  }
-  EPLB_RETURN_IF_ERROR(Carry(order, stream));
-  absl::Status status = body();
-  status.Update(Carry(before, stream));
-  return status;
 }
 
 }  // namespace eplb

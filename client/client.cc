@@ -1,7 +1,6 @@
 #include "client/client.h"
 
 #include <algorithm>
-#include <random>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -26,11 +25,6 @@ constexpr std::string_view kFinished = "finished";  // the normal reason to clos
 constexpr absl::Duration kFarewell = absl::Seconds(2);
 constexpr int kThreadsOfClient = 12;  // gRPC has 8, this library 2
 
-uint64_t DrawNonce() {
-  std::random_device device;
-  return uint64_t{device()} << 32 | device();
-}
-
 absl::Status OpenFiles(const ClientOptions& options, ClientParts& parts) {
   if (!options.history_path.empty()) {
     EPLB_ASSIGN_OR_RETURN(parts.history, LineFile::Open(options.history_path));
@@ -49,8 +43,7 @@ absl::Status TellOthers(const ClientOptions& options, bool disabled, const absl:
   if (!is_rank || options.world_size == 1 || all_gather == nullptr) return error;
   LogLine(absl::StrCat("rank ", options.rank, ": ", error.message(),
                        "; the other ranks are told, which takes until they have come"));
-  const StartRound round{
-      .what = "start", .mine = FieldsOf(options, disabled), .extra = {}, .error = error};
+  const StartRound round{.what = "start", .mine = FieldsOf(options, disabled), .error = error};
   (void)RunStartRound(round, options.rank, options.world_size, all_gather);
   return error;
 }
@@ -66,20 +59,24 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather) {
   if (!found.ok()) options.endpoint.clear();  // the start ends with the error, on all ranks
   EPLB_ASSIGN_OR_RETURN(const RankGrid grid, GridOf(options));
   EPLB_ASSIGN_OR_RETURN(const NcclSettings nccl, WithNcclEnvironment(options.nccl));
-  ClientParts parts{.options = std::move(options),
-                    .topology = topology,
-                    .grid = grid,
-                    .all_gather = std::move(all_gather),
-                    .disabled = disabled,
-                    .nccl = nccl};
+  ClientParts parts{.setup = {.options = std::move(options),
+                              .topology = topology,
+                              .grid = grid,
+                              .all_gather = std::move(all_gather),
+                              .disabled = disabled,
+                              .nccl = nccl}};
+  RankSetup& setup = parts.setup;
   absl::Status own = std::move(found);
-  if (!parts.disabled) own.Update(OpenFiles(parts.options, parts));
-  if (!parts.disabled && !parts.options.endpoint.empty()) {
+  if (!disabled) own.Update(OpenFiles(setup.options, parts));
+  if (!disabled && !setup.options.endpoint.empty()) {
     own.Update(CheckThreadRoom(kThreadsOfClient));
     own.Update(EnterGrpc());
   }
-  EPLB_ASSIGN_OR_RETURN(parts.start,
-                        StartJob(parts.options, topology, parts.disabled, own, parts.all_gather));
+  EPLB_ASSIGN_OR_RETURN(JobStart start,
+                        StartJob(setup.options, topology, disabled, own, setup.all_gather));
+  setup.run_id = std::move(start.run_id);
+  setup.secret = std::move(start.secret);
+  parts.running = std::move(start.running);
   EPLB_RETURN_IF_ERROR(parts.placements.Clear());  // after an initial placement was read from it
   return parts;
 }
@@ -88,14 +85,14 @@ absl::StatusOr<ClientParts> Start(ClientOptions options, AllGather all_gather) {
 
 absl::StatusOr<ClientParts> PrepareClient(ClientOptions options, AllGather all_gather) {
   EPLB_ASSIGN_OR_RETURN(ClientParts parts, Start(std::move(options), std::move(all_gather)));
-  if (!parts.disabled) {
-    const TcpControlOptions control = {.rank = RankId{parts.options.rank},
-                                       .world_size = parts.options.world_size,
-                                       .bind_address = parts.options.bind_address,
-                                       .secret = parts.start.secret,
-                                       .connect_timeout = parts.options.start_deadline};
-    EPLB_ASSIGN_OR_RETURN(parts.control, MakeTcpControlChannel(control, parts.all_gather));
-  }
+  const RankSetup& setup = parts.setup;
+  if (setup.disabled) return parts;
+  const TcpControlOptions control = {.rank = setup.rank(),
+                                     .world_size = setup.options.world_size,
+                                     .bind_address = setup.options.bind_address,
+                                     .secret = setup.secret,
+                                     .connect_timeout = setup.options.start_deadline};
+  EPLB_ASSIGN_OR_RETURN(parts.control, MakeTcpControlChannel(control, setup.all_gather));
   return parts;
 }
 
@@ -193,198 +190,120 @@ void Client::Close(std::string_view reason) {
 }
 
 Client::Impl::Impl(ClientParts parts)
-    : options_(std::move(parts.options)),
-      topology_(parts.topology),
-      grid_(parts.grid),
-      all_gather_(std::move(parts.all_gather)),
-      disabled_(parts.disabled),
-      reports_(Reports(options_, grid_)),
-      nccl_(parts.nccl),
-      run_id_(std::move(parts.start.run_id)),
-      secret_(std::move(parts.start.secret)),
-      running_(std::move(parts.start.running)),
-      tables_(running_, gpu()),
-      splits_(running_.placement, running_.version),
+    : setup_(std::move(parts.setup)),
+      shown_(std::move(parts.running), setup_.gpu()),
       placements_(std::move(parts.placements)),
-      log_(std::move(parts.history), options_.rank, run_id_),
-      windows_(options_.num_layers, options_.num_experts, options_.report_every,
-               options_.first_step, running_.version),
+      log_(std::move(parts.history), setup_.options.rank, setup_.run_id),
+      counts_{.windows = LoadWindows(setup_.options.num_layers, setup_.options.num_experts,
+                                     setup_.options.report_every, setup_.options.first_step,
+                                     running().version)},
       control_(std::move(parts.control)),
       transport_(std::move(parts.transport)),
-      next_step_(options_.first_step) {
+      next_step_(setup_.options.first_step) {
   log_.Write({.event = "start",
-              .step = options_.first_step,
-              .last_step = options_.first_step,
-              .version = running_.version,
-              .digest = running_.digest});
-  WritePlacement(options_.first_step, nullptr);
+              .step = setup_.options.first_step,
+              .version = running().version,
+              .digest = running().digest});
+  WritePlacement(setup_.options.first_step, nullptr);
 }
 
 Client::Impl::~Impl() {
   Close("destroyed without Close");
-  if (executor_ == nullptr || executor_->may_vote()) return;
+  if (rows_.executor == nullptr || rows_.executor->may_vote()) return;
   // A write of ours has not ended: what it may use is never freed, and to free any memory of the
   // GPU would wait for it.
-  (void)expert_squares_.release();
-  (void)executor_.release();
-  (void)route_tables_.release();
-}
-
-ExecutorOptions Client::Impl::MakeExecutorOptions() const {
-  return {.topology = topology_,
-          .gpu = gpu(),
-          .ep_group = grid_.RanksOf(grid_.EpGroupOf(rank())),
-          .layers = grid_.pipeline_parallel_size() == 1 ? LayersHeld::kAll : LayersHeld::kSome,
-          .state_residency = options_.state_placement == StatePlacement::kWithPrimary
-                                 ? StateResidency::kWithPrimary
-                                 : StateResidency::kEveryReplica,
-          .layers_per_chunk = options_.layers_per_chunk};
-}
-
-RowMoverOptions Client::Impl::MakeRowMoverOptions(const JobNeeds& needs) const {
-  RowMoverOptions options{.transport = {.rank = rank(),
-                                        .world_size = options_.world_size,
-                                        .staging_bytes = needs.staging_bytes,
-                                        .bind_address = options_.bind_address,
-                                        .secret = secret_,
-                                        .connect_timeout = options_.start_deadline},
-                          .name = options_.transport,
-                          .memory = needs.memory,
-                          .ep_group = grid_.RanksOf(grid_.EpGroupOf(rank())),
-                          .beside_steps = options_.ahead,
-                          .nccl = nccl_};
-  options.transport.peers = options.ep_group;
-  // Every rank learns the same reasons.
-  if (options_.rank == 0) options.transport.on_note = &LogLine;
-  return options;
-}
-
-wire::Hello Client::Impl::Identity(const ExpertBytes& bytes,
-                                   const TransportReport& transport) const {
-  wire::Hello hello;
-  hello.job = options_.job;
-  hello.run_id = run_id_;
-  hello.nonce = DrawNonce();
-  hello.rank = options_.rank;
-  hello.world_size = options_.world_size;
-  hello.gpu = gpu().value;
-  hello.ep_group = grid_.EpGroupOf(rank());
-  hello.pipeline_parallel_size = grid_.pipeline_parallel_size();
-  hello.expert_tensor_parallel = options_.expert_tensor_parallel;
-  hello.shape = ShapeOf(options_);
-  hello.step = options_.first_step - 1;
-  hello.vote_every = options_.vote_every;
-  hello.report_every = options_.report_every;
-  hello.weight_bytes = bytes.weight;
-  hello.state_bytes = bytes.state;
-  hello.staging_rows = topology_.max_slots_per_gpu();
-  hello.staging_layers = options_.layers_per_chunk;
-  hello.library_version = kLibraryVersion;
-  hello.take_over = TakesOver(options_);
-  hello.reduce = options_.reduce == "root" ? wire::Reduce::kRoot : wire::Reduce::kRank;
-  hello.split = SplitOf(options_);
-  hello.transport = {.name = transport.name,
-                     .fallback_reason = transport.fallback_reason,
-                     .device = transport.device,
-                     .device_name = transport.device_name,
-                     .nccl_version = transport.nccl_version,
-                     .nccl_library = transport.nccl_library,
-                     .settings = {}};
-  for (const auto& [name, value] : transport.settings) {
-    hello.transport.settings.push_back({.name = name, .value = value});
-  }
-  return hello;
+  (void)rows_.expert_squares.release();
+  (void)rows_.executor.release();
+  shown_.LeakRouteTables();
 }
 
 void Client::Impl::StartSession(wire::Hello identity) {
   MemberOptions member{.identity = std::move(identity),
-                       .migration = migration_,
-                       .fits = [executor = executor_.get()](const MigrationPlan& plan) {
+                       .migration = rows_.migration,
+                       .fits = [executor = rows_.executor.get()](const MigrationPlan& plan) {
                          return executor->CheckFits(plan);
                        }};
   const uint64_t nonce = member.identity.nonce;
   const auto on_prepared = [this](const Proposal& proposal, int64_t step) {
     log_.WriteReady({.event = "ready",
                      .step = std::max<int64_t>(step, 0),
-                     .last_step = std::max<int64_t>(step, 0),
                      .version = proposal.propose.version,
                      .digest = proposal.propose.digest,
                      .unix_micros = absl::ToUnixMicros(absl::Now())});
   };
-  member_ = std::make_unique<SharedMember>(Member(std::move(member), running_),
-                                           options_.report_max_steps, on_prepared);
-  if (options_.endpoint.empty()) return;
+  daemon_.SetMember(std::make_unique<SharedMember>(Member(std::move(member), running()),
+                                                   setup_.options.report_max_steps, on_prepared));
+  if (setup_.options.endpoint.empty()) return;
   SessionOptions session;
-  session.endpoints = EndpointsOf(options_);
+  session.endpoints = EndpointsOf(setup_.options);
   // So that the ranks together ask at most 200 questions a second.
   session.connection.leader_every =
-      std::max(session.connection.leader_every, absl::Seconds(options_.world_size / 200.0));
-  session.backoff = BackoffFor(options_.world_size);
-  session.connection.tls = TlsFilesOf(options_.tls);
+      std::max(session.connection.leader_every, absl::Seconds(setup_.options.world_size / 200.0));
+  session.backoff = BackoffFor(setup_.options.world_size);
+  session.connection.tls = TlsFilesOf(setup_.options.tls);
   session.seed = nonce;
-  session.rank = options_.rank;
-  session.speaks_for_all = options_.rank == 0;
-  token_watch_ = TokenWatch(options_.rank, ReportedLayers(), options_.num_layers);
-  const absl::MutexLock lock(&stats_mutex_);
-  session_ = std::make_unique<Session>(std::move(session), *member_);
+  session.rank = setup_.options.rank;
+  session.speaks_for_all = setup_.options.rank == 0;
+  counts_.watch = TokenWatch(setup_.options.rank, ReportedLayers(), setup_.options.num_layers);
+  daemon_.Connect(std::move(session));
 }
 
 std::vector<int32_t> Client::Impl::ReportedLayers() const {
   std::vector<int32_t> layers;
-  for (int32_t layer = 0; reports_ && layer < options_.num_layers; ++layer) {
-    if (options_.reduce == "root" || Holds(layer)) layers.push_back(layer);
+  for (int32_t layer = 0; setup_.Reports() && layer < setup_.options.num_layers; ++layer) {
+    if (setup_.options.reduce == "root" || Holds(layer)) layers.push_back(layer);
   }
   return layers;
 }
 
+absl::Status Client::Impl::CheckRegistered(const char* name) const {
+  EPLB_RETURN_IF_ERROR(ended_);
+  if (rows_.executor != nullptr) return absl::OkStatus();
+  return FailedPrecondition(name, " was called before RegisterExperts");
+}
+
 absl::Status Client::Impl::CheckHeld(const char* what, int32_t layer) const {
-  const bool known = layer >= 0 && layer < std::ssize(pipeline_stage_of_layer_);
+  const bool known = layer >= 0 && layer < std::ssize(rows_.pipeline_stage_of_layer);
   if (!known || Holds(layer)) return absl::OkStatus();
   return InvalidInput(what, " of layer ", layer, ": it is registered by pipeline stage ",
-                      pipeline_stage_of_layer_[static_cast<size_t>(layer)],
-                      ", this rank is of pipeline stage ", grid_.PipelineStageOf(rank()));
+                      rows_.pipeline_stage_of_layer[static_cast<size_t>(layer)],
+                      ", this rank is of pipeline stage ",
+                      setup_.grid.PipelineStageOf(setup_.rank()));
 }
 
 absl::Status Client::Impl::Record(int32_t layer, std::span<const int64_t> counts) {
-  if (disabled_) return absl::OkStatus();
+  if (setup_.disabled) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
   EPLB_RETURN_IF_ERROR(CheckNotCarried("Record"));
-  if (options_.reduce != "root") EPLB_RETURN_IF_ERROR(CheckHeld("counts", layer));
-  token_watch_.Recorded(layer);
-  return windows_.Record(layer, counts);
-}
-
-void Client::Impl::Show(const RunningPlacement& running) {
-  tables_.Update(running);
-  splits_.Show(running.placement, running.version);
+  if (setup_.options.reduce != "root") EPLB_RETURN_IF_ERROR(CheckHeld("counts", layer));
+  counts_.watch.Recorded(layer);
+  return counts_.windows.Record(layer, counts);
 }
 
 absl::Status Client::Impl::RecordStepTime(double seconds) {
-  if (disabled_) return absl::OkStatus();
+  if (setup_.disabled) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
-  return windows_.RecordStepTime(seconds);
+  return counts_.windows.RecordStepTime(seconds);
 }
 
 absl::Status Client::Impl::RecordSplit(int32_t layer, std::span<const int64_t> quotas) {
-  if (disabled_) return absl::OkStatus();
+  if (setup_.disabled) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
   EPLB_RETURN_IF_ERROR(CheckNotCarried("RecordSplit"));
-  if (SplitOf(options_) != SplitMode::kBatch) {
+  if (SplitOf(setup_.options) != SplitMode::kBatch) {
     return FailedPrecondition(
         "RecordSplit was called, but the client's option split is \"equal\", expected \"batch\"");
   }
   EPLB_RETURN_IF_ERROR(CheckHeld("quotas", layer));
-  return windows_.RecordSplit(layer, quotas, *running_.placement);
+  return counts_.windows.RecordSplit(layer, quotas, *running().placement);
 }
 
 void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propose) {
   if (!placements_.is_open()) return;
   LoggedPlacement entry{.step = first_step,
-                        .version = running_.version,
-                        .digest = running_.digest,
-                        .placement = *running_.placement,
-                        .policy = {},
-                        .asked_by = {},
+                        .version = running().version,
+                        .digest = running().digest,
+                        .placement = *running().placement,
                         .reason = "first placement"};
   if (propose != nullptr) {
     entry.decided_first_step = propose->decided_first_step;
@@ -400,11 +319,11 @@ void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propo
 void Client::Impl::Close(std::string_view reason) {
   if (closed_) return;
   closed_ = true;
-  StopAhead("this rank closes");
+  ahead_.Stop("this rank closes");
   if (reason == kFinished) AwaitPeers();
   // Before the stop is logged: no PREPARED comes after it.
-  if (session_ != nullptr) {
-    member_->SayGoodbye(
+  if (daemon_.has_session()) {
+    daemon_.member().SayGoodbye(
         {.reason = std::string(reason), .missing_ranks = {}, .failed = reason != kFinished});
   }
   if (ended_.ok()) {
@@ -412,39 +331,28 @@ void Client::Impl::Close(std::string_view reason) {
     log_.FlushSteps();
     log_.WriteStop({.event = "stop",
                     .step = next_step_ - 1,
-                    .last_step = next_step_ - 1,
-                    .version = running_.version,
-                    .digest = running_.digest,
+                    .version = running().version,
+                    .digest = running().digest,
                     .ok = reason == kFinished,
                     .reason = reason});
   }
   LeavePeers();
-  if (session_ != nullptr) session_->Close();
+  daemon_.Close();
 }
 
 void Client::Impl::AwaitPeers() {
-  if (num_posts_ == posts_before_vote_ || !ended_.ok()) return;
+  if (!rows_.PeersMayStillRead() || !ended_.ok()) return;
   (void)control_->Farewell(kFarewell);  // in vain: this rank has waited long enough
 }
 
 void Client::Impl::LeavePeers() {
   control_.reset();
-  if (executor_ != nullptr) executor_->carrier().Leave();
+  if (rows_.executor != nullptr) rows_.executor->carrier().Leave();
 }
 
 ClientStats Client::Impl::Stats() const {
   ClientStats stats{.votes = votes_, .commits = commits_, .dropped_chunks = dropped_chunks_};
-  const absl::MutexLock lock(&stats_mutex_);
-  if (session_ == nullptr) return stats;
-  const SessionStats session = session_->stats();
-  stats.connected = session.connected;
-  stats.reconnects = session.reconnects;
-  stats.reports_sent = session.reports_sent;
-  stats.refusals = session.refusals;
-  stats.unknown_messages = session.unknown_messages;
-  stats.disconnected_seconds = session.disconnected_seconds;
-  stats.dropped_steps = member_->dropped_steps();
-  stats.session_waits_over_1ms = member_->long_waits();
+  daemon_.AddStats(stats);
   return stats;
 }
 

@@ -217,7 +217,7 @@ struct BatchCounts {
 
 // Options of Client::Split. Equal on all ranks, like the counts.
 struct SplitOptions {
-  std::vector<double> gpu_speeds;  // [num_gpus], relative; 0 takes no tokens; empty: all equal
+  std::vector<double> gpu_speeds = {};  // [num_gpus], relative; 0 takes no tokens; empty: all equal
   // Fraction of the least maximum by which a GPU may exceed it [0, 1]. A larger slack moves fewer
   // tokens away from equal shares.
   double slack = 0;
@@ -233,7 +233,7 @@ struct SplitFigures {
   // Proof that no split is better, in rising order: the experts that only these GPUs hold have too
   // many tokens for a lower peak. With slack the proof is for the least peak, which `peak` exceeds
   // by at most the slack.
-  std::vector<int32_t> tight_gpus;
+  std::vector<int32_t> tight_gpus = {};
 };
 
 struct BoundaryResult {
@@ -328,10 +328,6 @@ class Client {
   // could not be moved. Later, rows that fail end the run with DataLoss and a lost rank ends it
   // with Aborted: every later call returns the same error.
   absl::Status Carry(std::span<const int32_t> physical_to_logical_map, void* stream = nullptr);
-
-  // Carries the rows to kStaticPlacement's layout, calls `body`, and carries them back, also after
-  // an error of `body`. errors: the error of `body`; if it has none, the error of Carry.
-  absl::Status InStaticOrder(const std::function<absl::Status()>& body, void* stream = nullptr);
 
   // The next three keep the replicas of an expert alike in training
   // (docs/replicas-in-training.md). They are collective among the ranks of an EP group, on the

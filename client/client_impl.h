@@ -14,38 +14,29 @@
 #include "absl/synchronization/mutex.h"
 #include "absl/time/time.h"
 
-#include "client/batch_splits.h"
+#include "client/ahead.h"
+#include "client/boundary_state.h"
 #include "client/client.h"
+#include "client/daemon_link.h"
 #include "client/first_placement.h"
 #include "client/fork_guard.h"
+#include "client/rank_setup.h"
+#include "client/registered_rows.h"
 #include "client/registered_tensors.h"
 #include "client/rows/control/control_channel.h"
 #include "client/rows/executor.h"
 #include "client/rows/paths/transport_choice.h"
 #include "client/rows/replica_rows.h"
-#include "client/rows/route_tables.h"
-#include "client/rows/square_sums.h"
-#include "client/rows/staging_thread.h"
-#include "client/run_log/boundary_times.h"
 #include "client/run_log/run_log.h"
-#include "client/session/load_windows.h"
-#include "client/session/log_line.h"
-#include "client/session/session.h"
-#include "client/session/shared_member.h"
-#include "client/session/token_watch.h"
-#include "placement/rank_grid.h"
+#include "client/shown_placement.h"
+#include "client/token_counts.h"
 
 namespace eplb {
 
-// The options of a client and what its rank agreed with the others before the client exists.
+// Parts of a client that Client::Connect prepares.
 struct ClientParts {
-  ClientOptions options;
-  Topology topology;
-  RankGrid grid;
-  AllGather all_gather;
-  bool disabled = false;
-  NcclSettings nccl = {};
-  JobStart start = {};
+  RankSetup setup;
+  RunningPlacement running = {};
   LineFile history = {};
   LineFile placements = {};                      // rank 0
   std::unique_ptr<ControlChannel> control = {};  // null if disabled
@@ -68,11 +59,13 @@ struct Client::Impl {
   absl::Status Record(int32_t layer, std::span<const int64_t> counts);
   absl::Status RecordStepTime(double seconds);
   absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
-  void VoteNo(std::string_view reason) { no_reason_ = std::string(reason); }
+  void VoteNo(std::string_view reason) { boundary_.no_reason = std::string(reason); }
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream);
   absl::StatusOr<SplitFigures> Split(int32_t layer, const BatchCounts& counts,
                                      std::span<int64_t> quotas, std::span<int64_t> own);
-  absl::Status SetSplitOptions(const SplitOptions& options) { return splits_.SetOptions(options); }
+  absl::Status SetSplitOptions(const SplitOptions& options) {
+    return shown_.splits().SetOptions(options);
+  }
   absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   absl::Status Carry(std::span<const int32_t> physical_to_logical_map, void* stream);
@@ -82,37 +75,30 @@ struct Client::Impl {
                                                        void* stream);
   void Close(std::string_view reason);
   // Takes a message as if the session had received it. REQUIRES: Register returned OK.
-  void Tell(const wire::DownMessage& message) { member_->OnDown(message); }
+  void Tell(const wire::DownMessage& message) { daemon_.member().OnDown(message); }
 
-  const PlacementView& view() const { return tables_.view(); }
-  const PlacementView& row_view() const {
-    return carried_ == nullptr ? tables_.view() : row_tables_->view();
-  }
-  const DeviceTables& device_tables() const { return device_tables_; }
-  const std::string& run_id() const { return run_id_; }
+  const PlacementView& view() const { return shown_.view(); }
+  const PlacementView& row_view() const { return shown_.row_view(); }
+  const DeviceTables& device_tables() const { return shown_.device_tables(); }
+  const std::string& run_id() const { return setup_.run_id; }
   const ForkGuard& fork_guard() const { return fork_guard_; }
   std::string_view transport() const {
-    if (StagingRuns()) return ahead_->transport;
-    return executor_ == nullptr ? "" : executor_->transport_name();
+    if (ahead_.Runs()) return ahead_.chunk->transport;
+    return rows_.executor == nullptr ? "" : rows_.executor->transport_name();
   }
-  ClientStats Stats() const ABSL_LOCKS_EXCLUDED(stats_mutex_);
+  ClientStats Stats() const;
 
  private:
   // ---- client.cc ----
-  RankId rank() const { return RankId{options_.rank}; }
-  GpuId gpu() const { return grid_.GpuOf(rank()); }
-  // True if this rank reports its counts to the daemon.
-  static bool Reports(const ClientOptions& options, const RankGrid& grid) {
-    return options.reduce == "root" ? options.rank == 0 : grid.CountsTokens(RankId{options.rank});
-  }
+  const RunningPlacement& running() const { return shown_.running(); }
   // True if this pipeline stage registered the layer. REQUIRES: Register returned OK, layer in
   // range.
   bool Holds(int32_t layer) const {
-    return pipeline_stage_of_layer_[static_cast<size_t>(layer)] == grid_.PipelineStageOf(rank());
+    return rows_.pipeline_stage_of_layer[static_cast<size_t>(layer)] ==
+           setup_.grid.PipelineStageOf(setup_.rank());
   }
-  ExecutorOptions MakeExecutorOptions() const;
-  RowMoverOptions MakeRowMoverOptions(const JobNeeds& needs) const;
-  wire::Hello Identity(const ExpertBytes& bytes, const TransportReport& transport) const;
+  // errors: the end of the run; FailedPrecondition, naming the call, before Register.
+  absl::Status CheckRegistered(const char* name) const;
   void StartSession(wire::Hello identity);
   // errors: InvalidArgument for a layer that another pipeline stage registered, and so counts.
   absl::Status CheckHeld(const char* what, int32_t layer) const;
@@ -127,15 +113,11 @@ struct Client::Impl {
   std::vector<int32_t> ReportedLayers() const;
   void WritePlacement(int64_t first_step, const wire::Propose* propose);
 
-  // Sets the placement that placement() shows and that splits use from now on.
-  void Show(const RunningPlacement& running);
-
-  // ---- boundary.cc: registration ----
+  // ---- register_experts.cc ----
   absl::StatusOr<JobNeeds> CompareTensors(
       const absl::StatusOr<RegisteredTensors>& registered) const;
   // Takes the transport of ClientParts, or makes one if there is none. Collective.
   absl::StatusOr<RowMover> TakeMover(const JobNeeds& needs);
-  absl::Status MakeRouteTables(const RowMemory& memory);
   struct RowWorkers {
     std::unique_ptr<Executor> executor = {};
     std::unique_ptr<ExpertSquareSums> expert_squares = {};
@@ -145,11 +127,9 @@ struct Client::Impl {
   absl::StatusOr<RowWorkers> MakeWorkers(const RowMemory& memory, std::vector<ExpertTensor> moved,
                                          RowMover& mover);
 
-  // ---- boundary.cc: steps ----
-  // Ends the step's counts; returns the load window, if it ends here and this rank reports it.
-  std::optional<wire::LoadReport> EndCounts(int64_t step);
+  // ---- boundary.cc ----
   absl::Status Vote(int64_t step, BoundaryResult& result);
-  // Writes what timer_ has collected, as the boundary ends; nothing without one.
+  // Writes what the boundary's timer has collected, as the boundary ends; nothing without one.
   void WriteTimes(absl::Time ended);
   absl::Status RunChunk(int64_t step, const Proposal& proposal, BoundaryResult& result);
   Executor::StageOptions MakeStageOptions(absl::Time began);
@@ -162,36 +142,20 @@ struct Client::Impl {
   // Tells the daemon once that rows go by another way than at the start.
   void TellTransport();
   absl::Status Drop(int64_t step, const Proposal& proposal, BoundaryResult& result);
-  // The run is over on this rank: every later call returns `error`.
-  absl::Status End(int64_t step, const absl::Status& error, const Proposal* target);
+  // The run is over on this rank: every later call returns `error`. target: what was voted on.
+  absl::Status End(const absl::Status& error, const Proposal* target = nullptr);
   // Puts what is staged into the slots, and these layers of `target` into the tables that kernels
   // read.
   absl::Status Switch(std::span<const LayerId> layers, const Placement& target);
-  // Returns the seconds since the ranks agreed on the chunk. The wait for the slowest rank before
-  // that vote is not included.
-  double SecondsInSwitch() const;
   // Why a rank may not vote. `why`: what it failed in before.
   absl::Status WritesGoOn(std::string_view why) const;
 
   // ---- ahead.cc: ClientOptions::ahead ----
-  // A chunk that all ranks agreed on, until the vote after that.
-  struct AheadChunk {
-    std::shared_ptr<const Proposal> proposal;
-    std::string_view transport = {};  // transport before staging_thread_ had the executor
-    // Absent as long as it has.
-    std::optional<absl::StatusOr<Executor::Staged>> staged = {};
-    absl::Time joined = {};  // MonotonicNow()
-  };
-  bool StagingRuns() const { return ahead_.has_value() && !ahead_->staged.has_value(); }
   // errors: InvalidArgument for tensors whose rows steps change.
   absl::Status CheckRowsStay(const RegisteredTensors& tensors) const;
   // Collective: whether rows are staged ahead, which is told in `report` if they are not.
   absl::Status PrepareAhead(Executor& executor, TransportReport& report);
   void BeginAhead(std::shared_ptr<const Proposal> proposal);
-  // Waits for staging_thread_, if it has the executor.
-  void JoinAhead();
-  // Ends what is staged ahead: the next vote drops it. Nothing without it.
-  void StopAhead(std::string_view why);
   // errors: Aborted, and the run has ended: a write of this rank may still land.
   absl::Status StopAheadHere(std::string_view why);
   // Collective, if a chunk is staged ahead: afterwards no write of any rank can still land, and
@@ -213,10 +177,6 @@ struct Client::Impl {
              absl::Status& failure) const;
 
   // ---- carry.cc ----
-  // Where the rows are.
-  const Placement& RowPlacement() const {
-    return carried_ == nullptr ? *running_.placement : *carried_;
-  }
   // errors: FailedPrecondition, naming the call, while the rows are not where placement() says.
   absl::Status CheckNotCarried(const char* name) const;
   absl::StatusOr<Placement> TargetOf(std::span<const int32_t> physical_to_logical_map) const;
@@ -244,62 +204,26 @@ struct Client::Impl {
                                             ReplicaFlow flow, const EpGroupCall& call) const;
   EpGroupCall MakeEpGroupCall(const char* name, std::span<const ReplicaTensor> tensors,
                               void* stream);
-  int64_t StagingBytes() const { return std::ssize(executor_->carrier().staging()); }
+  int64_t StagingBytes() const { return std::ssize(rows_.executor->carrier().staging()); }
   // Ends the run with Aborted, and tells the peers, if `status` is an error.
   absl::Status EndIfFailed(const char* name, const absl::Status& status);
 
   const ForkGuard fork_guard_;
-  const ClientOptions options_;
-  const Topology topology_;
-  const RankGrid grid_;
-  const AllGather all_gather_;
-  const bool disabled_;
-  const bool reports_;
-  const NcclSettings nccl_;
-  const std::string run_id_;
-  const std::string secret_;
-  RunningPlacement running_;
-  PlacementTables tables_;
-  BatchSplits splits_;
-  // Placement to which Carry moved the rows; null: running_.
-  std::shared_ptr<const Placement> carried_;
-  std::unique_ptr<PlacementTables> row_tables_;  // tables of carried_, from the first Carry on
-  std::unique_ptr<RouteTables> route_tables_;    // null before Register
-  DeviceTables device_tables_;
+  const RankSetup setup_;
+  ShownPlacement shown_;
   LineFile placements_;
   RunLog log_;
-  LoadWindows windows_;
-  TokenWatch token_watch_;  // watches nothing unless this rank reports to a daemon
-  LogOnce token_watch_log_;
+  TokenCounts counts_;
   std::unique_ptr<ControlChannel> control_;
-  std::unique_ptr<Transport> transport_;          // until the executor takes it
-  std::vector<int32_t> pipeline_stage_of_layer_;  // [layers], empty before Register
-  std::vector<DerivedTensor> derived_;
-  MigrationOptions migration_;  // with the bytes of the job, so that EP groups plan alike
-  // The session's thread asks the executor through the member: this order of destruction.
-  std::unique_ptr<Executor> executor_;
-  std::optional<AheadChunk> ahead_;
-  std::unique_ptr<StagingThread> staging_thread_;     // null unless rows are staged ahead
-  std::unique_ptr<ExpertSquareSums> expert_squares_;  // goes before
-  bool rows_on_device_ = false;
-  bool told_transport_ = false;         // a change of transport was logged
-  bool ahead_promise_broken_ = false;   // rows of this rank changed while they were staged ahead
-  std::string first_transport_reason_;  // why the first transport is not another one
-  std::string ahead_note_;              // why rows are not staged ahead, though they should be
-  std::unique_ptr<SharedMember> member_;
-  mutable absl::Mutex stats_mutex_;
-  std::unique_ptr<Session> session_;  // set once, under stats_mutex_
-
+  std::unique_ptr<Transport> transport_;  // until the executor takes it
+  // The threads of the next two use the executor: this order of destruction.
+  RegisteredRows rows_;
+  AheadStaging ahead_;
+  DaemonLink daemon_;
   int64_t next_step_;
-  uint64_t num_posts_ = 0;          // numbers them for the transport, alike on all ranks
-  uint64_t posts_before_vote_ = 0;  // posts that a vote has followed
-  absl::Status ended_;              // sticky
+  absl::Status ended_;  // sticky
   bool closed_ = false;
-  absl::Time boundary_began_;           // MonotonicNow()
-  absl::Time switch_began_;             // MonotonicNow()
-  std::optional<BoundaryTimer> timer_;  // timer of a boundary at which this rank is PREPARED
-  void* stream_ = nullptr;              // stream of the current boundary
-  std::string no_reason_;  // why this rank votes no in its next vote; empty: it may vote yes
+  BoundaryState boundary_;
   std::atomic<int64_t> votes_ = 0;
   std::atomic<int64_t> commits_ = 0;
   std::atomic<int64_t> dropped_chunks_ = 0;

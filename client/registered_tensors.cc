@@ -40,25 +40,6 @@ void AddLines(const char* what, const std::string& text, StartFields& fields) {
   }
 }
 
-std::string ShownField(const StartFields& fields, const std::string& name) {
-  const absl::StatusOr<std::string> value = FindField(fields, name);
-  return value.ok() ? *value : "no such field";
-}
-
-// Compares rank `rank` with the first one of its EP group.
-absl::Status CompareInEpGroup(std::span<const StartFields> of_ep_group, size_t rank, size_t first) {
-  const StartFields& here = of_ep_group[rank];
-  const StartFields& there = of_ep_group[first];
-  for (size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
-    if (i < here.size() && i < there.size() && here[i] == there[i]) continue;
-    const std::string& name = i < there.size() ? there[i].first : here[i].first;
-    return FailedPrecondition("tensors: ", name, " differs inside an EP group: rank ", first,
-                              " has ", ShownField(there, name), ", rank ", rank, " has ",
-                              ShownField(here, name));
-  }
-  return absl::OkStatus();
-}
-
 absl::Status Mismatch(const char* field, const std::string& how) {
   return FailedPrecondition("tensors: ", field, " ", how);
 }
@@ -204,13 +185,14 @@ absl::StatusOr<JobNeeds> JoinEpGroups(const TensorNeeds& mine,
   EPLB_RETURN_IF_ERROR(EqualOnAll(of_ep_group, kWeightBytes).status());
   EPLB_ASSIGN_OR_RETURN(const std::string memory, EqualOnAll(of_ep_group, kMemory));
   if (memory == "host") job.memory.device.reset();
-  for (int32_t rank = 0; rank < grid.world_size(); ++rank) {
-    const auto i = static_cast<size_t>(rank);
-    const RankId first = grid.RankOf(grid.EpGroupOf(RankId{rank}), GpuId{0});
-    EPLB_RETURN_IF_ERROR(CompareInEpGroup(of_ep_group, i, static_cast<size_t>(first.value)));
-    EPLB_RETURN_IF_ERROR(RaiseTo(of_ep_group[i], kWeightBytes, job.bytes.weight));
-    EPLB_RETURN_IF_ERROR(RaiseTo(of_ep_group[i], kStateBytes, job.bytes.state));
-    EPLB_RETURN_IF_ERROR(RaiseTo(of_ep_group[i], kStagingBytes, job.staging_bytes));
+  for (int32_t ep_group = 0; ep_group < grid.num_ep_groups(); ++ep_group) {
+    EPLB_RETURN_IF_ERROR(
+        CompareFields("tensors", grid.RanksOf(ep_group), of_ep_group, " inside an EP group"));
+  }
+  for (const StartFields& fields : of_ep_group) {
+    EPLB_RETURN_IF_ERROR(RaiseTo(fields, kWeightBytes, job.bytes.weight));
+    EPLB_RETURN_IF_ERROR(RaiseTo(fields, kStateBytes, job.bytes.state));
+    EPLB_RETURN_IF_ERROR(RaiseTo(fields, kStagingBytes, job.staging_bytes));
   }
   if (mine.staging_bytes == 0) job.staging_bytes = kStagingAlignment;  // nothing ever comes here
   return job;

@@ -45,12 +45,12 @@ absl::Status Client::Impl::ReduceGradients(std::span<const ReplicaRows> rows, vo
   constexpr char kName[] = "ReduceGradients";
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
-  if (disabled_) return absl::OkStatus();
+  if (setup_.disabled) return absl::OkStatus();
   const EpGroupCall call = MakeEpGroupCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts to_primary,
                         PlanReplicas(tensors, ReplicaFlow::kToPrimary, call));
   ReplicaPosts from_primary;
-  if (options_.state_placement == StatePlacement::kEveryReplica) {
+  if (setup_.options.state_placement == StatePlacement::kEveryReplica) {
     EPLB_ASSIGN_OR_RETURN(from_primary, PlanReplicas(tensors, ReplicaFlow::kFromPrimary, call));
   }
   EPLB_RETURN_IF_ERROR(
@@ -62,7 +62,7 @@ absl::Status Client::Impl::BroadcastWeights(std::span<const ReplicaRows> rows, v
   constexpr char kName[] = "BroadcastWeights";
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kFromPrimary, stream));
-  if (disabled_) return absl::OkStatus();
+  if (setup_.disabled) return absl::OkStatus();
   const EpGroupCall call = MakeEpGroupCall(kName, tensors, stream);
   EPLB_ASSIGN_OR_RETURN(const ReplicaPosts posts,
                         PlanReplicas(tensors, ReplicaFlow::kFromPrimary, call));
@@ -72,17 +72,17 @@ absl::Status Client::Impl::BroadcastWeights(std::span<const ReplicaRows> rows, v
 absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
     std::span<const ReplicaRows> rows, void* stream) {
   constexpr char kName[] = "ExpertSquares";
-  if (disabled_) {
+  if (setup_.disabled) {
     return FailedPrecondition(
         "ExpertSquares: with EPLB_DISABLE=1 nothing is carried between ranks");
   }
   const std::vector<ReplicaTensor> tensors = TensorsOf(rows);
   EPLB_RETURN_IF_ERROR(CheckReplicaCall(kName, tensors, ReplicaFlow::kToPrimary, stream));
-  if (absl::Status fit = CheckSquaresFit(topology_, tensors, StagingBytes()); !fit.ok()) {
+  if (absl::Status fit = CheckSquaresFit(setup_.topology, tensors, StagingBytes()); !fit.ok()) {
     return ResourceExhausted(kName, ": ", fit.message());
   }
   absl::StatusOr<std::vector<double>> squares =
-      expert_squares_->Sum(tensors, MakeEpGroupCall(kName, tensors, stream));
+      rows_.expert_squares->Sum(tensors, MakeEpGroupCall(kName, tensors, stream));
   EPLB_RETURN_IF_ERROR(EndIfFailed(kName, squares.status()));
   return squares;
 }
@@ -90,22 +90,21 @@ absl::StatusOr<std::vector<double>> Client::Impl::SumExpertSquares(
 absl::Status Client::Impl::CheckReplicaCall(const char* name,
                                             std::span<const ReplicaTensor> tensors,
                                             ReplicaFlow flow, void* stream) const {
-  if (disabled_) return CheckNoReplicas(name, tensors);
-  EPLB_RETURN_IF_ERROR(ended_);
-  if (executor_ == nullptr) return FailedPrecondition(name, " was called before RegisterExperts");
-  if (options_.ahead) {
+  if (setup_.disabled) return CheckNoReplicas(name, tensors);
+  EPLB_RETURN_IF_ERROR(CheckRegistered(name));
+  if (setup_.options.ahead) {
     return FailedPrecondition(
         name, ": with the option ahead rows move between the votes, and no others can; drop ahead");
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried(name));
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
-  EPLB_RETURN_IF_ERROR(CheckReplicaTensors(topology_, gpu(), tensors, flow));
+  EPLB_RETURN_IF_ERROR(CheckReplicaTensors(setup_.topology, setup_.gpu(), tensors, flow));
   for (const ReplicaTensor& tensor : tensors) {
     EPLB_RETURN_IF_ERROR(CheckHeld(name, tensor.rows.layer.value));
   }
   std::vector<ExpertTensor> together;  // the registered tensors say which memory it must be
   for (const ExpertTensor& tensor :
-       executor_->tensors().first(std::min<size_t>(1, executor_->tensors().size()))) {
+       rows_.executor->tensors().first(std::min<size_t>(1, rows_.executor->tensors().size()))) {
     together.push_back(tensor);
   }
   for (const ReplicaTensor& tensor : tensors) together.push_back(tensor.rows);
@@ -116,9 +115,9 @@ absl::Status Client::Impl::CheckNoReplicas(const char* name,
                                            std::span<const ReplicaTensor> tensors) const {
   for (const ReplicaTensor& tensor : tensors) {
     const LayerId layer = tensor.rows.layer;
-    if (layer.value < 0 || layer.value >= topology_.num_layers()) continue;
-    for (int32_t expert = 0; expert < topology_.num_experts(); ++expert) {
-      if (running_.placement->ReplicaCount(layer, ExpertId{expert}) < 2) continue;
+    if (layer.value < 0 || layer.value >= setup_.topology.num_layers()) continue;
+    for (int32_t expert = 0; expert < setup_.topology.num_experts(); ++expert) {
+      if (running().placement->ReplicaCount(layer, ExpertId{expert}) < 2) continue;
       return FailedPrecondition(name, ": layer ", layer.value, ": expert ", expert,
                                 " has replicas, and with EPLB_DISABLE=1 nothing is carried between "
                                 "them; train with num_slots = num_experts");
@@ -129,30 +128,28 @@ absl::Status Client::Impl::CheckNoReplicas(const char* name,
 
 absl::StatusOr<Client::Impl::ReplicaPosts> Client::Impl::PlanReplicas(
     std::span<const ReplicaTensor> tensors, ReplicaFlow flow, const EpGroupCall& call) const {
-  return PlanReplicaPosts(*running_.placement, gpu(), tensors, flow, StagingBytes(),
+  return PlanReplicaPosts(*running().placement, setup_.gpu(), tensors, flow, StagingBytes(),
                           call.first_row);
 }
 
 EpGroupCall Client::Impl::MakeEpGroupCall(const char* name, std::span<const ReplicaTensor> tensors,
                                           void* stream) {
-  return {.carrier = executor_->carrier(),
-          .placement = *running_.placement,
-          .gpu = gpu(),
-          .ranks = grid_.RanksOf(grid_.EpGroupOf(rank())),
-          .next_post_id = [this] { return ++num_posts_; },
+  return {.carrier = rows_.executor->carrier(),
+          .placement = *running().placement,
+          .gpu = setup_.gpu(),
+          .ranks = setup_.EpGroup(),
+          .next_post_id = [this] { return rows_.NextPost(); },
           // Ranks come as they are through with their step: it is waited for them as in a vote.
-          .deadline = MonotonicNow() + options_.vote_deadline,
+          .deadline = MonotonicNow() + setup_.options.vote_deadline,
           .first_row = FirstRowOf(name, tensors),
           .stream = stream};
 }
 
 absl::Status Client::Impl::EndIfFailed(const char* name, const absl::Status& status) {
   if (status.ok()) return status;
-  executor_->carrier().Settle();
-  return End(next_step_ - 1,
-             Aborted(name, " before the boundary of step ", next_step_,
-                     " failed half-way: ", status.message()),
-             /*target=*/nullptr);
+  rows_.executor->carrier().Settle();
+  return End(Aborted(name, " before the boundary of step ", next_step_,
+                     " failed half-way: ", status.message()));
 }
 
 }  // namespace eplb

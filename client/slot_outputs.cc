@@ -11,20 +11,21 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "client/start.h"
 
 namespace eplb {
 namespace {
 
 constexpr char kPage[] = " (docs/registering-tensors.md)";
 
-absl::Status ParseOutputs(const std::string& text, std::vector<uint64_t>& outputs) {
+absl::StatusOr<std::vector<uint64_t>> ReadOutputs(const StartFields& fields, const char* name) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, FindField(fields, name));
+  std::vector<uint64_t> outputs;
   for (const absl::string_view word : absl::StrSplit(text, ' ', absl::SkipEmpty())) {
     if (!absl::SimpleAtoi(word, &outputs.emplace_back())) {
       return InvalidInput("\"", word, "\" is not an output");
     }
   }
-  return absl::OkStatus();
+  return outputs;
 }
 
 // Judges one EP group, whose ranks are ep_group * G and following.
@@ -124,23 +125,19 @@ absl::StatusOr<Placement> RotateLayer(const Placement& placement, LayerId layer)
   return placement.WithLayers({&rotated, 1});
 }
 
-std::string EncodeOutputs(const SlotOutputs& outputs) {
-  return EncodeStartFields({{"error", outputs.error},
-                            {"before", absl::StrJoin(outputs.before, " ")},
-                            {"moved", absl::StrJoin(outputs.moved, " ")},
-                            {"back", absl::StrJoin(outputs.back, " ")}});
+StartFields FieldsOf(const SlotOutputs& outputs) {
+  return {{"failure", outputs.error},
+          {"before", absl::StrJoin(outputs.before, " ")},
+          {"moved", absl::StrJoin(outputs.moved, " ")},
+          {"back", absl::StrJoin(outputs.back, " ")}};
 }
 
-absl::StatusOr<SlotOutputs> DecodeOutputs(std::string_view text) {
-  EPLB_ASSIGN_OR_RETURN(const StartFields fields, DecodeStartFields(text));
-  constexpr size_t kNumFields = 4;
-  if (fields.size() != kNumFields) {
-    return InvalidInput(fields.size(), " fields, expected ", kNumFields);
-  }
-  SlotOutputs outputs{.error = fields[0].second, .before = {}, .moved = {}, .back = {}};
-  EPLB_RETURN_IF_ERROR(ParseOutputs(fields[1].second, outputs.before));
-  EPLB_RETURN_IF_ERROR(ParseOutputs(fields[2].second, outputs.moved));
-  EPLB_RETURN_IF_ERROR(ParseOutputs(fields[3].second, outputs.back));
+absl::StatusOr<SlotOutputs> OutputsFrom(const StartFields& fields) {
+  SlotOutputs outputs;
+  EPLB_ASSIGN_OR_RETURN(outputs.error, FindField(fields, "failure"));
+  EPLB_ASSIGN_OR_RETURN(outputs.before, ReadOutputs(fields, "before"));
+  EPLB_ASSIGN_OR_RETURN(outputs.moved, ReadOutputs(fields, "moved"));
+  EPLB_ASSIGN_OR_RETURN(outputs.back, ReadOutputs(fields, "back"));
   return outputs;
 }
 

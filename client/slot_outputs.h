@@ -5,11 +5,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "client/start.h"
 #include "placement/placement.h"
 #include "placement/rank_grid.h"
 
@@ -28,9 +28,9 @@ struct SlotOutputs {
 
   friend bool operator==(const SlotOutputs&, const SlotOutputs&) = default;
 };
-std::string EncodeOutputs(const SlotOutputs& outputs);
-// errors: InvalidArgument for text that EncodeOutputs does not write.
-absl::StatusOr<SlotOutputs> DecodeOutputs(std::string_view text);
+StartFields FieldsOf(const SlotOutputs& outputs);
+// errors: for fields that FieldsOf does not give.
+absl::StatusOr<SlotOutputs> OutputsFrom(const StartFields& fields);
 
 // A layer that was moved there and back.
 struct CheckedLayer {

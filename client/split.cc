@@ -16,7 +16,6 @@
 namespace eplb {
 namespace {
 
-constexpr size_t kMaxDifferingNamed = 8;
 constexpr char kCannot[] = "error";
 
 std::string Sum(std::span<const int64_t> counts) {
@@ -25,42 +24,19 @@ std::string Sum(std::span<const int64_t> counts) {
   return absl::StrCat(sum);
 }
 
-// The first field in which a rank of `ranks`, which are of one EP group, differs from the first.
-absl::Status CompareInGroup(std::span<const RankId> ranks, std::span<const StartFields> said) {
-  const auto fields_of = [&](RankId rank) -> const StartFields& {
-    return said[static_cast<size_t>(rank.value)];
-  };
-  const StartFields& first = fields_of(ranks.front());
-  for (size_t i = 0; i < first.size(); ++i) {
-    std::vector<int32_t> others;
-    std::string other;
-    for (const RankId rank : ranks) {
-      const std::string& value = fields_of(rank)[i].second;
-      if (value == first[i].second || (!others.empty() && value != other)) continue;
-      other = value;
-      others.push_back(rank.value);
-    }
-    if (others.empty()) continue;
-    return FailedPrecondition("check_counts: ", first[i].first, " differs: rank ",
-                              ranks.front().value, " has ", first[i].second, ", ",
-                              ListRanks(others, kMaxDifferingNamed),
-                              others.size() == 1 ? " has " : " have ", other);
-  }
-  return absl::OkStatus();
-}
-
 }  // namespace
 
 absl::StatusOr<SplitFigures> Client::Impl::Split(int32_t layer, const BatchCounts& counts,
                                                  std::span<int64_t> quotas,
                                                  std::span<int64_t> own) {
   EPLB_RETURN_IF_ERROR(CheckHeld("a split", layer));
-  return splits_.Split(LayerId{layer}, counts, {.self = gpu(), .quotas = quotas, .own = own});
+  return shown_.splits().Split(LayerId{layer}, counts,
+                               {.self = setup_.gpu(), .quotas = quotas, .own = own});
 }
 
 std::string Client::Impl::WrongCounts(int32_t layer, std::span<const int64_t> counts) {
-  const auto experts = static_cast<size_t>(topology_.num_experts());
-  const auto gpus = static_cast<size_t>(topology_.num_gpus());
+  const auto experts = static_cast<size_t>(setup_.topology.num_experts());
+  const auto gpus = static_cast<size_t>(setup_.topology.num_gpus());
   const bool by_gpu = counts.size() != experts;
   if (by_gpu && counts.size() != experts * gpus) {
     std::string wrong =
@@ -70,27 +46,25 @@ std::string Client::Impl::WrongCounts(int32_t layer, std::span<const int64_t> co
   }
   BatchCounts batch;
   (by_gpu ? batch.by_gpu : batch.totals) = counts;
-  return std::string(splits_.Check(LayerId{layer}, batch).message());
+  return std::string(shown_.splits().Check(LayerId{layer}, batch).message());
 }
 
 absl::Status Client::Impl::CheckCounts(int32_t layer, std::span<const int64_t> counts) {
-  if (disabled_) return absl::OkStatus();
+  if (setup_.disabled) return absl::OkStatus();
   EPLB_RETURN_IF_ERROR(ended_);
   const std::string wrong = WrongCounts(layer, counts);
-  const SplitOptions options = splits_.options();
+  const SplitOptions options = shown_.splits().options();
   const StartRound round{
       .what = "check_counts",
-      .mine = {},
-      .extra = {{kCannot, wrong},
-                {"layer", absl::StrCat(layer)},
-                {"placement", running_.digest.Hex()},
-                {"split options", absl::StrCat("slack ", options.slack, ", speeds [",
-                                               absl::StrJoin(options.gpu_speeds, ", "), "]")},
-                {"tokens", absl::StrCat(Sum(counts), " in ", counts.size(), " counts")},
-                {"counts", absl::StrCat("checksum ", cuda::ChecksumOnHost(std::as_bytes(counts)))}},
-      .error = absl::OkStatus()};
-  EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> said,
-                        RunStartRound(round, options_.rank, options_.world_size, all_gather_));
+      .extra = {
+          {kCannot, wrong},
+          {"layer", absl::StrCat(layer)},
+          {"placement", running().digest.Hex()},
+          {"split options", absl::StrCat("slack ", options.slack, ", speeds [",
+                                         absl::StrJoin(options.gpu_speeds, ", "), "]")},
+          {"tokens", absl::StrCat(Sum(counts), " in ", counts.size(), " counts")},
+          {"counts", absl::StrCat("checksum ", cuda::ChecksumOnHost(std::as_bytes(counts)))}}};
+  EPLB_ASSIGN_OR_RETURN(const std::vector<StartFields> said, setup_.Exchange(round));
   for (size_t rank = 0; rank < said.size(); ++rank) {
     if (said[rank].size() != round.extra.size()) {
       return FailedPrecondition("check_counts: rank ", rank, " sent something else");
@@ -99,8 +73,8 @@ absl::Status Client::Impl::CheckCounts(int32_t layer, std::span<const int64_t> c
     if (error.empty()) continue;
     return FailedPrecondition("check_counts: rank ", rank, ": ", error);
   }
-  for (int32_t ep_group = 0; ep_group < grid_.num_ep_groups(); ++ep_group) {
-    EPLB_RETURN_IF_ERROR(CompareInGroup(grid_.RanksOf(ep_group), said));
+  for (int32_t ep_group = 0; ep_group < setup_.grid.num_ep_groups(); ++ep_group) {
+    EPLB_RETURN_IF_ERROR(CompareFields("check_counts", setup_.grid.RanksOf(ep_group), said));
   }
   return absl::OkStatus();
 }

@@ -27,23 +27,41 @@ std::string Shown(const std::string& value) {
   return Clipped(value, kShown);
 }
 
-std::string Ranks(const std::vector<int32_t>& ranks) {
-  return absl::StrCat(ListRanks(ranks, kMaxRanksNamed), ranks.size() == 1 ? " has " : " have ");
+std::string Encode(const StartFields& fields) {
+  std::string text;
+  for (const auto& [name, value] : fields) {
+    absl::StrAppend(&text, name, "=", absl::CEscape(value), "\n");
+  }
+  return text;
+}
+
+// errors: InvalidArgument for a line without '='.
+absl::StatusOr<StartFields> Decode(const std::string& text) {
+  StartFields fields;
+  for (const absl::string_view line : absl::StrSplit(text, '\n', absl::SkipEmpty())) {
+    const size_t equals = line.find('=');
+    std::string value;
+    if (equals == absl::string_view::npos || !absl::CUnescape(line.substr(equals + 1), &value)) {
+      return InvalidInput("\"", Clipped({line.data(), line.size()}, 80), "\" is not field=value");
+    }
+    fields.emplace_back(std::string(line.substr(0, equals)), std::move(value));
+  }
+  return fields;
 }
 
 // One rank's blob, taken apart.
 struct Said {
   std::string error;
-  StartFields compared;
-  StartFields extra;
+  StartFields compared = {};
+  StartFields extra = {};
 };
 
 absl::StatusOr<Said> Parse(const std::string& blob, size_t rank) {
-  EPLB_ASSIGN_OR_RETURN(StartFields fields, DecodeStartFields(blob));
+  EPLB_ASSIGN_OR_RETURN(StartFields fields, Decode(blob));
   if (fields.empty() || fields.front().first != kError) {
     return InvalidInput("its message has no fields of a start");
   }
-  Said said{.error = fields.front().second, .compared = {}, .extra = {}};
+  Said said{.error = fields.front().second};
   const auto extra = std::find_if(fields.begin() + 1, fields.end(),
                                   [](const auto& field) { return field.first == kExtra; });
   if (extra == fields.end() || extra->second != absl::StrCat(rank)) {
@@ -55,60 +73,13 @@ absl::StatusOr<Said> Parse(const std::string& blob, size_t rank) {
   return said;
 }
 
-// "" when rank `said` has no such line there.
-std::string ValueAt(const Said& said, size_t i, const std::string& name) {
-  if (i >= said.compared.size() || said.compared[i].first != name) return "no such field";
-  return said.compared[i].second;
-}
-
-// Ranks that must say the same, the first of which is rank `first`. inside: for the message.
-absl::Status Compare(const std::string& what, std::span<const Said> ranks, size_t first,
-                     const std::string& inside) {
-  size_t num_fields = 0;
-  for (const Said& said : ranks) num_fields = std::max(num_fields, said.compared.size());
-  for (size_t i = 0; i < num_fields; ++i) {
-    const auto named =
-        std::ranges::find_if(ranks, [&](const Said& said) { return i < said.compared.size(); });
-    const std::string& name = named->compared[i].first;
-    const std::string expected = ValueAt(ranks[0], i, name);
-    std::vector<int32_t> others;
-    std::string other;
-    for (size_t rank = 1; rank < ranks.size(); ++rank) {
-      const std::string value = ValueAt(ranks[rank], i, name);
-      if (value == expected || (!others.empty() && value != other)) continue;
-      other = value;
-      others.push_back(static_cast<int32_t>(first + rank));
-    }
-    if (others.empty()) continue;
-    return FailedPrecondition(what, ": ", name, " differs", inside, ": rank ", first, " has ",
-                              Shown(expected), ", ", Ranks(others), Shown(other));
-  }
-  return absl::OkStatus();
+// i: the place at which most ranks have the field.
+std::string ValueOf(const StartFields& fields, size_t i, const std::string& name) {
+  if (i < fields.size() && fields[i].first == name) return fields[i].second;
+  return FindField(fields, name).value_or("no such field");
 }
 
 }  // namespace
-
-std::string EncodeStartFields(const StartFields& fields) {
-  std::string text;
-  for (const auto& [name, value] : fields) {
-    absl::StrAppend(&text, name, "=", absl::CEscape(value), "\n");
-  }
-  return text;
-}
-
-absl::StatusOr<StartFields> DecodeStartFields(std::string_view text) {
-  StartFields fields;
-  for (const absl::string_view line :
-       absl::StrSplit(absl::string_view(text.data(), text.size()), '\n', absl::SkipEmpty())) {
-    const size_t equals = line.find('=');
-    std::string value;
-    if (equals == absl::string_view::npos || !absl::CUnescape(line.substr(equals + 1), &value)) {
-      return InvalidInput("\"", Clipped({line.data(), line.size()}, 80), "\" is not field=value");
-    }
-    fields.emplace_back(std::string(line.substr(0, equals)), std::move(value));
-  }
-  return fields;
-}
 
 absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, int32_t rank,
                                                        int32_t world_size,
@@ -117,15 +88,13 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
   fields.insert(fields.end(), round.mine.begin(), round.mine.end());
   fields.emplace_back(kExtra, absl::StrCat(rank));
   fields.insert(fields.end(), round.extra.begin(), round.extra.end());
-  absl::StatusOr<std::vector<std::string>> blobs = all_gather(EncodeStartFields(fields));
+  const absl::StatusOr<std::vector<std::string>> blobs =
+      GatherAll(round.what.c_str(), Encode(fields), world_size, all_gather);
   EPLB_RETURN_IF_ERROR(round.error);  // said to the others first, so that they stop too
-  if (!blobs.ok()) return blobs.status();
-  if (static_cast<int32_t>(blobs->size()) != world_size) {
-    return FailedPrecondition(round.what, ": the all-gather gave ", blobs->size(),
-                              " answers, world_size is ", world_size);
-  }
-  std::vector<Said> ranks;
-  ranks.reserve(blobs->size());
+  EPLB_RETURN_IF_ERROR(blobs.status());
+  std::vector<StartFields> compared;
+  std::vector<StartFields> extras;
+  std::vector<RankId> ranks;
   for (size_t i = 0; i < blobs->size(); ++i) {
     absl::StatusOr<Said> said = Parse((*blobs)[i], i);
     if (!said.ok()) {
@@ -136,19 +105,46 @@ absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, 
     if (!said->error.empty()) {
       return FailedPrecondition(round.what, ": rank ", i, " cannot start: ", said->error);
     }
-    ranks.push_back(*std::move(said));
+    compared.push_back(std::move(said->compared));
+    extras.push_back(std::move(said->extra));
+    ranks.push_back(RankId{static_cast<int32_t>(i)});
   }
   const size_t block = ranks.size() / static_cast<size_t>(round.pipeline_parallel_size);
   for (size_t first = 0; first < ranks.size(); first += block) {
     const std::string inside =
         block == ranks.size() ? "" : absl::StrCat(" inside pipeline stage ", first / block);
     EPLB_RETURN_IF_ERROR(
-        Compare(round.what, std::span(ranks).subspan(first, block), first, inside));
+        CompareFields(round.what, std::span(ranks).subspan(first, block), compared, inside));
   }
-  std::vector<StartFields> extras;
-  extras.reserve(ranks.size());
-  for (Said& said : ranks) extras.push_back(std::move(said.extra));
   return extras;
+}
+
+absl::Status CompareFields(const std::string& what, std::span<const RankId> ranks,
+                           std::span<const StartFields> sent, const std::string& inside) {
+  const auto sent_by = [sent](RankId rank) -> const StartFields& {
+    return sent[static_cast<size_t>(rank.value)];
+  };
+  size_t num_fields = 0;
+  for (const RankId rank : ranks) num_fields = std::max(num_fields, sent_by(rank).size());
+  for (size_t i = 0; i < num_fields; ++i) {
+    const RankId named =
+        *std::ranges::find_if(ranks, [&](RankId rank) { return i < sent_by(rank).size(); });
+    const std::string& name = sent_by(named)[i].first;
+    const std::string expected = ValueOf(sent_by(ranks.front()), i, name);
+    std::vector<int32_t> others;
+    std::string other;
+    for (const RankId rank : ranks) {
+      const std::string value = ValueOf(sent_by(rank), i, name);
+      if (value == expected || (!others.empty() && value != other)) continue;
+      other = value;
+      others.push_back(rank.value);
+    }
+    if (others.empty()) continue;
+    return FailedPrecondition(what, ": ", name, " differs", inside, ": rank ", ranks.front().value,
+                              " has ", Shown(expected), ", ", ListRanks(others, kMaxRanksNamed),
+                              others.size() == 1 ? " has " : " have ", Shown(other));
+  }
+  return absl::OkStatus();
 }
 
 StartFields FieldsOf(const ClientOptions& o, bool disabled) {

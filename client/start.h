@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -21,10 +22,6 @@ namespace eplb {
 // on the way.
 using StartFields = std::vector<std::pair<std::string, std::string>>;
 
-std::string EncodeStartFields(const StartFields& fields);
-// errors: InvalidArgument for a line without '='.
-absl::StatusOr<StartFields> DecodeStartFields(std::string_view text);
-
 // One round. mine: what must be equal on all ranks, or on those of each pipeline stage. error: why
 // this rank cannot start, or OK: every rank then stops, naming it. extra: what this rank tells
 // beyond that, not compared.
@@ -33,14 +30,20 @@ absl::StatusOr<StartFields> DecodeStartFields(std::string_view text);
 // message, or the first differing field with ranks and both values; what the all-gather says.
 struct StartRound {
   std::string what;  // "start" or "tensors", for messages
-  StartFields mine;
-  StartFields extra;
-  absl::Status error;
+  StartFields mine = {};
+  StartFields extra = {};
+  absl::Status error = {};
   int32_t pipeline_parallel_size = 1;  // blocks of consecutive ranks; `mine` is compared in each
 };
 absl::StatusOr<std::vector<StartFields>> RunStartRound(const StartRound& round, int32_t rank,
                                                        int32_t world_size,
                                                        const AllGather& all_gather);
+
+// Compares what `ranks` sent, which must be equal. sent: by all ranks of the job, in rank order.
+// inside: place among the ranks, for messages. errors: FailedPrecondition beginning with `what`,
+// for the first field that differs, with ranks and both values.
+absl::Status CompareFields(const std::string& what, std::span<const RankId> ranks,
+                           std::span<const StartFields> sent, const std::string& inside = "");
 
 // Returns the fields that the options alone decide.
 StartFields FieldsOf(const ClientOptions& options, bool disabled);

@@ -79,30 +79,19 @@ absl::Status CheckApart(const cuda::CountArgs& choices, const void* slots) {
       "slots shares memory with choices.expert_ids, expected the same array or one apart from it");
 }
 
-// errors: InvalidArgument naming the argument that does not fit the client's placement.
-absl::Status CheckPlace(const DeviceTables& tables, int32_t layer, int32_t num_experts) {
-  if (tables.candidates == nullptr) {
-    return FailedPrecondition("route_tokens was called before register_experts");
-  }
+// tables: DeviceTables or PlacementView. errors: InvalidArgument naming the argument that does not
+// fit the client's placement.
+template <class Tables>
+absl::Status CheckPlace(const Tables& tables, int32_t layer, int32_t num_experts) {
   if (layer < 0 || layer >= tables.num_layers) {
     return InvalidInput("layer is ", layer, ", expected 0..", tables.num_layers - 1);
   }
-  if (num_experts != tables.num_experts) {
-    return InvalidInput("choices.num_experts is ", num_experts, ", the client has ",
-                        tables.num_experts);
-  }
-  return absl::OkStatus();
+  if (num_experts == tables.num_experts) return absl::OkStatus();
+  return InvalidInput("choices.num_experts is ", num_experts, ", the client has ",
+                      tables.num_experts);
 }
 
-// errors: as CheckPlace, for a split.
-absl::Status CheckSplit(const PlacementView& placement, int32_t num_experts, const SplitSlots& to) {
-  if (to.layer < 0 || to.layer >= placement.num_layers) {
-    return InvalidInput("layer is ", to.layer, ", expected 0..", placement.num_layers - 1);
-  }
-  if (num_experts != placement.num_experts) {
-    return InvalidInput("choices.num_experts is ", num_experts, ", the client has ",
-                        placement.num_experts);
-  }
+absl::Status CheckSplit(const PlacementView& placement, const SplitSlots& to) {
   if (std::ssize(to.own) != placement.num_slots) {
     return InvalidInput("split.own has ", to.own.size(), " quotas, expected ", placement.num_slots);
   }
@@ -218,6 +207,9 @@ absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_e
 
 absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choices,
                          const TokenSlots& to, void* stream) {
+  if (tables.candidates == nullptr) {
+    return FailedPrecondition("route_tokens was called before register_experts");
+  }
   EPLB_RETURN_IF_ERROR(CheckPlace(tables, to.layer, choices.num_experts));
   if (choices.num_tokens == 0) return absl::OkStatus();
   if (to.slots == nullptr) return InvalidInput("slots is NULL");
@@ -239,7 +231,8 @@ absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choi
 
 absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs& choices,
                           const SplitSlots& to) {
-  EPLB_RETURN_IF_ERROR(CheckSplit(placement, choices.num_experts, to));
+  EPLB_RETURN_IF_ERROR(CheckPlace(placement, to.layer, choices.num_experts));
+  EPLB_RETURN_IF_ERROR(CheckSplit(placement, to));
   EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
   if (choices.num_tokens > 0) {
     if (to.slots == nullptr) return InvalidInput("slots is NULL");

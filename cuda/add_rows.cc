@@ -40,8 +40,4 @@ absl::Status AddRowsOnHost(std::span<const RowCopy> rows, ElementType type) {
   return absl::OkStatus();
 }
 
-absl::Status CheckAddArgs(const AddArgs& args) {
-  return CheckCopyArgs({.rows = args.rows, .num_rows = args.num_rows, .num_tiles = args.num_tiles});
-}
-
 }  // namespace eplb::cuda

@@ -39,15 +39,12 @@ struct AddArgs {
 };
 static_assert(std::is_trivially_copyable_v<AddArgs>);
 
-// errors: InvalidArgument as CheckCopyArgs. No pointer is followed.
-absl::Status CheckAddArgs(const AddArgs& args);
-
 #ifdef EPLB_WITH_CUDA
 // Adds on the current device, in order with `stream`, with the bits of AddRowsOnHost; asynchronous,
 // launches nothing for zero rows. 16 bytes an access where source and destination are equally far
 // from 16-byte alignment, single elements or two halfwords else. Grid as ChooseCopyGrid. REQUIRES:
-// CheckRowAdditions; no row's destination shares a byte with another row. errors: as CheckAddArgs;
-// Internal from CUDA.
+// CheckRowAdditions; no row's destination shares a byte with another row. errors: Internal from
+// CUDA.
 absl::Status LaunchAddRows(const AddArgs& args, int32_t max_blocks, cudaStream_t stream);
 
 // See LoadCopyKernels.

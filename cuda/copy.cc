@@ -56,17 +56,6 @@ int64_t TileRows(std::span<const RowCopy> rows, std::span<TiledRow> table) {
   return num_tiles;
 }
 
-absl::Status CheckCopyArgs(const CopyArgs& args) {
-  if (args.num_rows < 0 || args.num_tiles < args.num_rows) {
-    return InvalidInput("copy of ", args.num_rows, " rows in ", args.num_tiles,
-                        " tiles; expected >= 0 and a tile a row");
-  }
-  if (args.num_rows > 0 && args.rows == nullptr) {
-    return InvalidInput("copy of ", args.num_rows, " rows needs their table, it is null");
-  }
-  return absl::OkStatus();
-}
-
 CopyGrid ChooseCopyGrid(int64_t num_tiles, int32_t num_multiprocessors, int32_t max_blocks) {
   if (num_tiles == 0) return {};
   int64_t most = int64_t{std::max(1, num_multiprocessors)} * kCopyBlocksPerMultiprocessor;

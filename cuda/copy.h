@@ -39,10 +39,6 @@ struct CopyArgs {
 };
 static_assert(std::is_trivially_copyable_v<CopyArgs>);
 
-// errors: InvalidArgument, naming the number: a negative size, rows without a tile each, a null
-// table where there are rows. No pointer is followed.
-absl::Status CheckCopyArgs(const CopyArgs& args);
-
 struct CopyGrid {
   int32_t blocks = 0;  // 0 when there is nothing to copy
   int32_t threads = 0;
@@ -59,7 +55,7 @@ CopyGrid ChooseCopyGrid(int64_t num_tiles, int32_t num_multiprocessors, int32_t 
 // is this one. Checksums that are said to be zero are added to: a replayed graph would add to those
 // of the replay before. 16 bytes an access where source and destination are equally far from
 // 16-byte alignment, 8 or 4 where both are aligned to these, single bytes else. max_blocks: as
-// ChooseCopyGrid. errors: as CheckCopyArgs; Internal from CUDA.
+// ChooseCopyGrid. errors: Internal from CUDA.
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t max_blocks, cudaStream_t stream);
 
 // Loads the kernels onto the current device. CUDA does so at the first launch otherwise, which may

@@ -1,6 +1,7 @@
 #include "cuda/count.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -32,16 +33,18 @@ void CountAll(const CountArgs args) {
 }  // namespace
 
 absl::Status CheckChoices(const CountArgs& args) {
-  if (args.num_tokens < 0 || args.top_k < 1 || args.num_experts < 1) {
-    return InvalidInput("count of ", args.num_tokens, " tokens x ", args.top_k, " choices over ",
-                        args.num_experts, " experts; expected >= 0, >= 1 and >= 1");
+  for (const auto& [field, number, least] : {std::tuple{"num_tokens", args.num_tokens, 0},
+                                             {"top_k", int64_t{args.top_k}, 1},
+                                             {"num_experts", int64_t{args.num_experts}, 1}}) {
+    if (number >= least) continue;
+    return InvalidInput("choices.", field, " is ", number, ", expected at least ", least);
   }
   if (args.num_tokens > kMaxChoices / args.top_k) {
     return InvalidInput("count of ", args.num_tokens, " tokens x ", args.top_k,
                         " choices is above ", kMaxChoices);
   }
   if (args.num_tokens > 0 && args.expert_ids == nullptr) {
-    return InvalidInput("count of ", args.num_tokens, " tokens needs expert_ids, it is null");
+    return InvalidInput("choices.expert_ids is NULL");
   }
   return absl::OkStatus();
 }

@@ -104,7 +104,6 @@ NcclCommunicator::~NcclCommunicator() { (void)Abort(); }
 
 absl::StatusOr<std::unique_ptr<NcclCommunicator>> NcclCommunicator::Begin(
     const NcclLibrary& library, const NcclId& id, const NcclOptions& options) {
-  EPLB_RETURN_IF_ERROR(CheckNcclOptions(options));
   auto communicator = std::unique_ptr<NcclCommunicator>(new NcclCommunicator(
       std::unique_ptr<Impl>(new Impl{.library = library, .options = options})));
   Impl& impl = *communicator->impl_;
@@ -220,25 +219,6 @@ absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t dev
   };
   auto* const bytes = static_cast<std::byte*>(memory);
   return RowBuffer{.owner = {bytes, free}, .bytes = {bytes, static_cast<size_t>(num_bytes)}};
-}
-
-absl::Status CheckNcclOptions(const NcclOptions& options) {
-  if (options.num_ranks < 1 || options.rank < 0 || options.rank >= options.num_ranks) {
-    return InvalidInput("NCCL rank ", options.rank, " of ", options.num_ranks);
-  }
-  if (options.max_ctas < 1 || options.max_ctas > kMaxChannels) {
-    return InvalidInput("NCCL with at most ", options.max_ctas, " CTAs, it knows 1 to ",
-                        kMaxChannels);
-  }
-  if (options.channels_per_net_peer < 1 || options.channels_per_net_peer > kMaxChannels) {
-    return InvalidInput("NCCL with ", options.channels_per_net_peer,
-                        " channels a network peer, it knows 1 to ", kMaxChannels);
-  }
-  if (options.traffic_class < -1) {
-    return InvalidInput("NCCL with traffic class ", options.traffic_class,
-                        ", -1 leaves it to NCCL");
-  }
-  return absl::OkStatus();
 }
 
 ncclConfig_t MakeNcclConfig(const NcclOptions& options, int version) {

@@ -100,9 +100,6 @@ absl::StatusOr<RowBuffer> AllocateByNccl(const NcclLibrary& library, int32_t dev
 
 // Settings of a communicator, translated for the version of NCCL that is loaded.
 
-// errors: InvalidArgument with the number that cannot be.
-absl::Status CheckNcclOptions(const NcclOptions& options);
-
 // A configuration as a program compiled for `version` would write it: the fields that came later
 // are undefined and outside its size, so an older library reads nothing that it does not know.
 // Never blocking, and nothing shared with other communicators, for an abort would reach them.

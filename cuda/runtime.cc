@@ -59,19 +59,6 @@ std::string MissingImage(cudaError_t error) {
 
 constexpr int32_t kMovedFrom = -1;
 
-// Returns null if the driver has no function of that name, or there is no driver.
-template <class Function>
-Function FindInDriver(const char* name) {
-  constexpr unsigned int kDriverVersion = 12000;
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
-  if (error != cudaSuccess) (void)cudaGetLastError();
-  const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
-  return is_there ? reinterpret_cast<Function>(found) : nullptr;
-}
-
 // Driver calls for facts that the runtime hides: the existing contexts, and that of a thread.
 struct ContextCalls {
   decltype(&cuDevicePrimaryCtxGetState) get_state;
@@ -81,10 +68,10 @@ struct ContextCalls {
 
 const ContextCalls& Contexts() {
   static const ContextCalls calls{
-      .get_state =
-          FindInDriver<decltype(&cuDevicePrimaryCtxGetState)>("cuDevicePrimaryCtxGetState"),
-      .get_current = FindInDriver<decltype(&cuCtxGetCurrent)>("cuCtxGetCurrent"),
-      .set_current = FindInDriver<decltype(&cuCtxSetCurrent)>("cuCtxSetCurrent")};
+      .get_state = reinterpret_cast<decltype(&cuDevicePrimaryCtxGetState)>(
+          FindInDriver("cuDevicePrimaryCtxGetState")),
+      .get_current = reinterpret_cast<decltype(&cuCtxGetCurrent)>(FindInDriver("cuCtxGetCurrent")),
+      .set_current = reinterpret_cast<decltype(&cuCtxSetCurrent)>(FindInDriver("cuCtxSetCurrent"))};
   return calls;
 }
 
@@ -117,6 +104,16 @@ absl::Status ToStatus(cudaError_t error, std::string_view what) {
   return absl::Status(code, absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
                                          static_cast<int>(error), "): ", cudaGetErrorString(error),
                                          MissingImage(error)));
+}
+
+void* FindInDriver(const char* name) {
+  constexpr unsigned int kDriverVersion = 12000;
+  void* found = nullptr;
+  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
+  const cudaError_t error =
+      cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
+  if (error != cudaSuccess) (void)cudaGetLastError();
+  return error == cudaSuccess && result == cudaDriverEntryPointSuccess ? found : nullptr;
 }
 
 absl::StatusOr<Stream> MakeStream(StreamPriority priority) {

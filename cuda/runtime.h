@@ -47,6 +47,10 @@ absl::StatusOr<PinnedMemory> MakePinnedMemory(int64_t bytes);
 // Pins memory of the caller's, which must outlive the result.
 absl::StatusOr<PinnedRange> PinRange(std::span<std::byte> memory);
 
+// Returns the driver's function of that name as CUDA 12 has it; null if there is none. libcuda is
+// not linked.
+void* FindInDriver(const char* name);
+
 // Makes a device current, and at the end the previous one, unless this process does not use the
 // previous one: making it current would create a context on it. The thread's context is restored as
 // well, even to none, because another CUDA runtime of the process, such as a framework's, uses the

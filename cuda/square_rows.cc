@@ -57,18 +57,6 @@ absl::Status SquareRowsOnHost(std::span<const RowCopy> rows, ElementType type,
 
 int64_t NumSquareScratch(int32_t num_rows) { return int64_t{num_rows} * kMaxSquareParts; }
 
-absl::Status CheckSquareArgs(const SquareArgs& args) {
-  if (args.num_rows < 0 || args.num_rows > kMaxSquareRows) {
-    return InvalidInput("squares of ", args.num_rows, " rows, expected 0..", kMaxSquareRows);
-  }
-  if (args.num_rows > 0 &&
-      (args.rows == nullptr || args.parts == nullptr || args.sums == nullptr)) {
-    return InvalidInput("squares of ", args.num_rows,
-                        " rows need their table, parts and sums, one is null");
-  }
-  return absl::OkStatus();
-}
-
 int32_t ChooseSquareBlocks(int32_t num_rows, int32_t num_multiprocessors) {
   return static_cast<int32_t>(
       std::min(NumSquareScratch(num_rows),

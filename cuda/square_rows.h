@@ -26,7 +26,7 @@ absl::Status SquareRowsOnHost(std::span<const RowCopy> rows, ElementType type,
 // Pointers are to device memory.
 struct SquareArgs {
   const TiledRow* rows = nullptr;  // [num_rows]; the tiles are not looked at
-  int32_t num_rows = 0;
+  int32_t num_rows = 0;            // at most 2^24
   // [NumSquareScratch(num_rows)], scratch memory of this launch until its sums are there: a later
   // launch on the same stream may reuse it, one on another stream may not.
   double* parts = nullptr;
@@ -35,15 +35,8 @@ struct SquareArgs {
 };
 static_assert(std::is_trivially_copyable_v<SquareArgs>);
 
-// At most this many rows a launch.
-inline constexpr int32_t kMaxSquareRows = 1 << 24;
-
 // The numbers of SquareArgs::parts: 512 bytes a row.
 int64_t NumSquareScratch(int32_t num_rows);
-
-// errors: InvalidArgument, naming the number: a negative one, too many rows, or null where there
-// are rows. No pointer is followed.
-absl::Status CheckSquareArgs(const SquareArgs& args);
 
 inline constexpr int32_t kSquareBlocksPerMultiprocessor = 4;
 
@@ -53,7 +46,7 @@ int32_t ChooseSquareBlocks(int32_t num_rows, int32_t num_multiprocessors);
 
 #ifdef EPLB_WITH_CUDA
 // Sums on the current device, in order with `stream`, with the bits of SquareRowsOnHost;
-// asynchronous, launches nothing for zero rows. errors: as CheckSquareArgs; Internal from CUDA.
+// asynchronous, launches nothing for zero rows. errors: Internal from CUDA.
 absl::Status LaunchSquareRows(const SquareArgs& args, cudaStream_t stream);
 
 // See LoadCopyKernels.

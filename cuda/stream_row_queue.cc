@@ -1,12 +1,10 @@
 #include <algorithm>
 #include <array>
-#include <chrono>
 #include <cstddef>
 #include <map>
 #include <numeric>
 #include <optional>
 #include <string_view>
-#include <thread>
 #include <utility>
 
 #include "absl/time/clock.h"
@@ -28,7 +26,7 @@ constexpr int64_t kTableRows = 1024;  // table rows of one launch
 constexpr int32_t kNumTables = RowQueue::kMaxBatches + RowQueue::kMaxRows / kTableRows;
 
 // Deadline of the destructor. Copies take milliseconds; a device that needs longer does not answer.
-constexpr std::chrono::seconds kIdleTimeout{20};
+constexpr absl::Duration kIdleTimeout = absl::Seconds(20);
 
 constexpr int64_t TableBytes(int64_t num_rows) {
   return num_rows * static_cast<int64_t>(sizeof(TiledRow) + sizeof(uint64_t));
@@ -81,7 +79,8 @@ class StreamRowQueue final : public RowQueue {
     absl::StatusOr<DeviceGuard> guard = DeviceGuard::Make(options_.device);
     if (guard.ok()) closing_.emplace(*std::move(guard));
     // The device still reads the tables.
-    if (stream_ == nullptr || IsIdleWithin(kIdleTimeout)) return;
+    const absl::Time deadline = MonotonicNow() + kIdleTimeout;
+    if (stream_ == nullptr || !absl::IsDeadlineExceeded(AwaitIdle(deadline))) return;
     (void)pinned_.release();  // to free them would wait for what does not end
     (void)device_.release();
     (void)square_parts_.release();
@@ -287,19 +286,6 @@ class StreamRowQueue final : public RowQueue {
     }
     absl::SleepFor(kBetweenLooks);
     return absl::OkStatus();
-  }
-
-  bool IsIdleWithin(std::chrono::seconds timeout) {
-    using Clock = std::chrono::steady_clock;
-    constexpr auto kBetweenLooks = std::chrono::microseconds(20);
-    const Clock::time_point deadline = Clock::now() + timeout;
-    while (cudaStreamQuery(stream_.get()) == cudaErrorNotReady) {
-      (void)cudaGetLastError();  // otherwise the next launch would find it
-      if (Clock::now() >= deadline) return false;
-      std::this_thread::sleep_for(kBetweenLooks);
-    }
-    (void)cudaGetLastError();
-    return true;
   }
 
   HostTable& OnHost(int32_t table) { return static_cast<HostTable*>(pinned_.get())[table]; }

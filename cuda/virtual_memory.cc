@@ -29,21 +29,11 @@ struct Driver {
   decltype(&cuMemImportFromShareableHandle) MemImportFromShareableHandle;
 };
 
-// The driver of CUDA 12 has them all.
-constexpr unsigned int kDriverVersion = 12000;
-
 template <class Function>
 absl::Status Find(const char* name, Function& function) {
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error =
-      cudaGetDriverEntryPointByVersion(name, &found, kDriverVersion, cudaEnableDefault, &result);
-  EPLB_RETURN_IF_ERROR(ToStatus(error, "cudaGetDriverEntryPointByVersion"));
-  if (result != cudaDriverEntryPointSuccess || found == nullptr) {
-    return FailedPrecondition("the CUDA driver has no ", name);
-  }
-  function = reinterpret_cast<Function>(found);
-  return absl::OkStatus();
+  function = reinterpret_cast<Function>(FindInDriver(name));
+  if (function != nullptr) return absl::OkStatus();
+  return FailedPrecondition("the CUDA driver has no ", name);
 }
 
 absl::StatusOr<Driver> FindDriver() {

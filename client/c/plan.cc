@@ -4,13 +4,17 @@
 #include <algorithm>
 #include <cstdint>
 #include <iterator>
+#include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/errors.h"
+#include "client/batch_splits.h"
 #include "client/c/client_handle.h"
+#include "client/c/eplb_plan.h"
 #include "client/c/structs.h"
 #include "placement/gpu_speeds.h"
+#include "placement/load.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/policies/registry.h"
 
@@ -50,19 +54,6 @@ absl::StatusOr<PolicyOptions> ReadPolicyOptions(const eplb_plan_options& options
   }
   if (options.max_moves_per_gpu >= 0) policy.max_moves_per_gpu = options.max_moves_per_gpu;
   return policy;
-}
-
-absl::StatusOr<GpuSpeeds> ReadSpeeds(const eplb_plan_options& options) {
-  if (options.gpu_speeds == nullptr) return GpuSpeeds::Equal(options.num_gpus);
-  std::vector<double> speeds(options.gpu_speeds, options.gpu_speeds + options.num_gpus);
-  std::vector<int32_t> unusable;
-  for (int32_t gpu = 0; gpu < options.num_gpus; ++gpu) {
-    double& speed = speeds[static_cast<size_t>(gpu)];
-    if (speed != 0) continue;
-    unusable.push_back(gpu);
-    speed = 1;
-  }
-  return GpuSpeeds::Make(options.num_gpus, speeds, unusable);
 }
 
 // The reference reads expert groups only in its hierarchical branch, and reports errors itself.
@@ -134,34 +125,6 @@ int32_t GivePlan(eplb_plan** plan, const Make& make) noexcept {
   });
 }
 
-// make_load: (Matrix) -> StatusOr<Load>.
-template <class Matrix, class Cell, class MakeLoad>
-int32_t MakePlan(const eplb_plan_options* pointer, const Cell* cells, const MakeLoad& make_load,
-                 eplb_plan** plan) noexcept {
-  return GivePlan(plan, [&]() -> absl::StatusOr<std::unique_ptr<eplb_plan>> {
-    EPLB_ASSIGN_OR_RETURN(const eplb_plan_options options, ReadPlanOptions(pointer));
-    EPLB_RETURN_IF_ERROR(CheckCells("the load", cells, options));
-    EPLB_ASSIGN_OR_RETURN(const Load load, make_load(Eigen::Map<const Matrix>(
-                                               cells, options.num_layers, options.num_experts)));
-    return SolvePlan(options, load);
-  });
-}
-
-TopologyOptions ShapeOf(const eplb_plan_options& options) {
-  return {.num_layers = options.num_layers,
-          .num_experts = options.num_experts,
-          .num_slots = options.num_slots,
-          .num_gpus = options.num_gpus,
-          .num_nodes = options.num_nodes,
-          .num_groups = options.num_groups};
-}
-
-void CopyMap(const IndexMatrix& map, int64_t* cells) {
-  if (cells != nullptr) std::copy_n(map.data(), map.size(), cells);
-}
-
-}  // namespace
-
 eplb_plan_options DefaultPlanOptions() {
   eplb_plan_options options = {};
   options.struct_size = sizeof(options);
@@ -176,6 +139,7 @@ absl::StatusOr<eplb_plan_options> ReadPlanOptions(const eplb_plan_options* given
   return ReadStruct("options", given, DefaultPlanOptions());
 }
 
+// Plans with DeepSeek's own function. errors: InvalidArgument, naming the numbers.
 absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_options* pointer,
                                                      const float* weight) {
   EPLB_ASSIGN_OR_RETURN(const eplb_rebalance_options options, ReadStruct("options", pointer));
@@ -205,6 +169,7 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
   return plan;
 }
 
+// errors: InvalidArgument for shapes, values out of range and input that the policy rejects.
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
                                                      const Load& load) {
   const std::string_view name = options.policy == nullptr ? kDefaultPolicyName : options.policy;
@@ -216,7 +181,10 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
   EPLB_RETURN_IF_ERROR(CheckGroups(name, topology));
-  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, ReadSpeeds(options));
+  const auto num_speeds = static_cast<size_t>(options.gpu_speeds == nullptr ? 0 : options.num_gpus);
+  EPLB_ASSIGN_OR_RETURN(const std::optional<GpuSpeeds> read,
+                        ReadSpeeds({options.gpu_speeds, num_speeds}, options.num_gpus));
+  const GpuSpeeds* const speeds = read.has_value() ? &*read : nullptr;
   std::optional<Placement> previous;
   if (options.previous != nullptr) {
     EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
@@ -229,17 +197,37 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
       SolveAligned(*policy, {.load = load,
                              .topology = topology,
                              .previous = previous.has_value() ? &*previous : nullptr,
-                             .speeds = &speeds}));
-  EPLB_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(load, placement, {.speeds = &speeds}));
+                             .speeds = speeds}));
+  EPLB_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(load, placement, {.speeds = speeds}));
   return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::move(evaluation)});
 }
 
+// Makes a plan of the placement `previous`.
 absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options& options) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
   if (options.previous == nullptr) return InvalidInput("previous is NULL");
   EPLB_ASSIGN_OR_RETURN(Placement placement, ReadPrevious(options, topology));
   return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::nullopt});
 }
+
+// make_load: (Matrix) -> StatusOr<Load>.
+template <class Matrix, class Cell, class MakeLoad>
+int32_t MakePlan(const eplb_plan_options* pointer, const Cell* cells, const MakeLoad& make_load,
+                 eplb_plan** plan) noexcept {
+  return GivePlan(plan, [&]() -> absl::StatusOr<std::unique_ptr<eplb_plan>> {
+    EPLB_ASSIGN_OR_RETURN(const eplb_plan_options options, ReadPlanOptions(pointer));
+    EPLB_RETURN_IF_ERROR(CheckCells("the load", cells, options));
+    EPLB_ASSIGN_OR_RETURN(const Load load, make_load(Eigen::Map<const Matrix>(
+                                               cells, options.num_layers, options.num_experts)));
+    return SolvePlan(options, load);
+  });
+}
+
+void CopyMap(const IndexMatrix& map, int64_t* cells) {
+  if (cells != nullptr) std::copy_n(map.data(), map.size(), cells);
+}
+
+}  // namespace
 
 }  // namespace eplb::c
 

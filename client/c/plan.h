@@ -1,15 +1,11 @@
 // The state of an eplb_plan.
 #pragma once
 
-#include <memory>
 #include <optional>
 
-#include "absl/status/statusor.h"
-
-#include "client/c/eplb_plan.h"
 #include "placement/evaluate.h"
-#include "placement/load.h"
 #include "placement/placement.h"
+#include "placement/topology.h"
 
 // The struct of the ABI is in no namespace. Threads: immutable.
 // NOLINTNEXTLINE(readability-identifier-naming)
@@ -20,20 +16,15 @@ struct eplb_plan {
 
 namespace eplb::c {
 
-// Plans with DeepSeek's own function. errors: InvalidArgument, naming the numbers.
-absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_options* options,
-                                                     const float* weight);
-
-// Returns the options, with defaults for fields that an older caller does not have. errors:
-// InvalidArgument for a wrong struct.
-absl::StatusOr<eplb_plan_options> ReadPlanOptions(const eplb_plan_options* given);
-eplb_plan_options DefaultPlanOptions();
-
-// errors: InvalidArgument for shapes, values out of range and input that the policy rejects.
-absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
-                                                     const Load& load);
-
-// Makes a plan of the placement `previous`. errors: InvalidArgument for wrong shapes and maps.
-absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options& options);
+// Given: the options of a plan or a replay.
+template <class Given>
+TopologyOptions ShapeOf(const Given& given) {
+  return {.num_layers = given.num_layers,
+          .num_experts = given.num_experts,
+          .num_slots = given.num_slots,
+          .num_gpus = given.num_gpus,
+          .num_nodes = given.num_nodes,
+          .num_groups = given.num_groups};
+}
 
 }  // namespace eplb::c

@@ -11,6 +11,7 @@
 #include "client/c/call.h"
 #include "client/c/client_handle.h"
 #include "client/c/eplb_plan.h"
+#include "client/c/plan.h"
 #include "client/c/structs.h"
 #include "placement/policies/registry.h"
 
@@ -94,13 +95,7 @@ absl::StatusOr<ReplayResult> ReplayWindows(const eplb_replay_options& options,
        first += options.steps_of_window) {
     steps.push_back({first, first + options.steps_of_window - 1});
   }
-  EPLB_ASSIGN_OR_RETURN(const Topology topology,
-                        Topology::Make({.num_layers = options.num_layers,
-                                        .num_experts = options.num_experts,
-                                        .num_slots = options.num_slots,
-                                        .num_gpus = options.num_gpus,
-                                        .num_nodes = options.num_nodes,
-                                        .num_groups = options.num_groups}));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
   const std::string policy(options.policy == nullptr ? kServicePolicyName : options.policy);
   EPLB_RETURN_IF_ERROR(MakePolicy(policy, replay.policy).status());
   return Replay({windows, steps}, topology, policy, replay);

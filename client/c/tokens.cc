@@ -11,29 +11,18 @@
 namespace eplb::c {
 namespace {
 
-absl::Status CheckAtLeast(const char* field, int64_t number, int64_t least) {
-  if (number >= least) return absl::OkStatus();
-  return InvalidInput("choices.", field, " is ", number, ", expected at least ", least);
-}
-
 static_assert(EPLB_INT32 == static_cast<int>(cuda::ExpertIdType::kInt32) &&
               EPLB_INT64 == static_cast<int>(cuda::ExpertIdType::kInt64));
 
-// errors: InvalidArgument naming the field; CountTokens and RouteTokens check the pointers.
+// errors: InvalidArgument naming the field; client/tokens.h checks what the counters are.
 absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* pointer) {
   EPLB_ASSIGN_OR_RETURN(const eplb_choices given, ReadStruct("choices", pointer));
-  EPLB_RETURN_IF_ERROR(CheckAtLeast("num_tokens", given.num_tokens, 0));
-  EPLB_RETURN_IF_ERROR(CheckAtLeast("top_k", given.top_k, 1));
-  EPLB_RETURN_IF_ERROR(CheckAtLeast("num_experts", given.num_experts, 1));
   if (given.id_type != EPLB_INT32 && given.id_type != EPLB_INT64) {
     return InvalidInput("choices.id_type is ", given.id_type, ", expected an eplb_id_type");
   }
   if (given.reserved != 0) return InvalidInput("choices.reserved is not 0");
-  if (given.num_tokens > 0 && given.expert_ids == nullptr) {
-    return InvalidInput("choices.expert_ids is NULL");
-  }
   int64_t* const counters = given.counters;
-  return cuda::CountArgs{
+  const cuda::CountArgs choices{
       .expert_ids = given.expert_ids,
       .id_type = static_cast<cuda::ExpertIdType>(given.id_type),
       .is_padding = given.is_padding,
@@ -42,6 +31,8 @@ absl::StatusOr<cuda::CountArgs> ReadChoices(const eplb_choices* pointer) {
       .num_experts = given.num_experts,
       .counts = counters,
       .out_of_range = counters == nullptr ? nullptr : counters + given.num_experts};
+  EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
+  return choices;
 }
 
 }  // namespace

@@ -11,15 +11,6 @@
 
 namespace eplb {
 
-namespace {
-
-std::span<std::byte> RowOf(const ExpertTensor& tensor, int32_t local_slot) {
-  return {static_cast<std::byte*>(tensor.base) + local_slot * tensor.row_stride,
-          static_cast<size_t>(tensor.row_bytes)};
-}
-
-}  // namespace
-
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
                                      std::span<const ExpertTensor> tensors) {
   EPLB_RETURN_IF_ERROR(
@@ -51,21 +42,17 @@ absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
 }
 
 Executor::Executor(const ExecutorOptions& options, std::vector<ExpertTensor> tensors,
-                   std::unique_ptr<Transport> transport, std::unique_ptr<cuda::RowQueue> queue,
-                   const ExpertBytes& bytes)
+                   std::unique_ptr<Transport> transport, std::unique_ptr<cuda::RowQueue> queue)
     : options_(options),
       tensors_(std::move(tensors)),
       by_layer_(options_.topology.num_layers(), tensors_),
       carrier_(std::move(transport), std::move(queue)),
-      expert_bytes_(bytes),
       first_slot_(options_.topology.FirstSlotOf(options_.gpu).value) {}
 
 absl::StatusOr<std::unique_ptr<Executor>> Executor::Make(const ExecutorOptions& options,
                                                          std::vector<ExpertTensor> tensors,
                                                          std::unique_ptr<Transport> transport,
                                                          std::unique_ptr<cuda::RowQueue> queue) {
-  EPLB_ASSIGN_OR_RETURN(const ExpertBytes bytes,
-                        CheckTensors(options.topology, options.gpu, tensors, options.layers));
   EPLB_ASSIGN_OR_RETURN(const int64_t needed, StagingBytes(options, tensors));
   if (!options.ep_group.empty() && std::ssize(options.ep_group) != options.topology.num_gpus()) {
     return InvalidInput("ep_group has ", options.ep_group.size(), " ranks, expected ",
@@ -76,7 +63,7 @@ absl::StatusOr<std::unique_ptr<Executor>> Executor::Make(const ExecutorOptions& 
     return InvalidInput("the transport's arena has ", have, " bytes, staging needs ", needed);
   }
   return std::unique_ptr<Executor>(
-      new Executor(options, std::move(tensors), std::move(transport), std::move(queue), bytes));
+      new Executor(options, std::move(tensors), std::move(transport), std::move(queue)));
 }
 
 RankId Executor::RankOf(GpuId gpu) const {
@@ -98,13 +85,11 @@ std::span<std::byte> Executor::StagedBytes(const StagedRow& row) {
 }
 
 std::span<const std::byte> Executor::SourceBytes(const StagedRow& row) const {
-  return RowOf(*row.tensor, row.transfer->source_slot.value - first_slot_);
+  return row.tensor->Row(row.transfer->source_slot.value - first_slot_);
 }
 
 RowMoves Executor::MovesOf(const StagingLayout& layout, const StageOptions& stage) const {
   RowMoves moves{.post_id = stage.post_id,
-                 .sends = {},
-                 .receives = {},
                  .deadline = stage.deadline,
                  .begin_by = stage.begin_by,
                  .stream = stage.stream,
@@ -192,7 +177,7 @@ void Executor::RememberArrivals(const StagingLayout& layout) {
                                            ? row.transfer->weight_slots
                                            : row.transfer->state_slots;
     for (const SlotId slot : slots) {
-      arrival.rows.push_back(RowOf(*row.tensor, slot.value - first_slot_));
+      arrival.rows.push_back(row.tensor->Row(slot.value - first_slot_));
     }
   }
 }
@@ -203,30 +188,34 @@ absl::Status Executor::CheckFits(const MigrationPlan& plan) const {
   return CheckBytes(layout, options_.gpu);
 }
 
-MigrationOptions Executor::migration_options() const {
-  return {.weight_bytes = expert_bytes_.weight,
-          .state_bytes = expert_bytes_.state,
-          .state_residency = options_.state_residency};
-}
-
-absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
-                                                 const StageOptions& options) {
-  if (holds_plan_) {
+absl::StatusOr<StagingLayout> Executor::LayOut(const MigrationPlan& plan) const {
+  if (holds_plan_ || begun_.has_value()) {
     return FailedPrecondition("a plan is staged already; commit or discard it first");
   }
-  EPLB_ASSIGN_OR_RETURN(const StagingLayout layout,
+  EPLB_ASSIGN_OR_RETURN(StagingLayout layout,
                         LayOutStaging(plan, options_.topology, by_layer_, options_.gpu));
   // Arenas are equal on all ranks, so all refuse together, before any of them waits for a row.
   for (int32_t gpu = 0; gpu < options_.topology.num_gpus(); ++gpu) {
     EPLB_RETURN_IF_ERROR(CheckBytes(layout, GpuId{gpu}));
   }
-  absl::StatusOr<Staged> result = MoveRows(layout, options);
-  if (!result.ok()) {
+  return layout;
+}
+
+absl::Status Executor::Hold(const StagingLayout& layout, const absl::Status& moved) {
+  if (!moved.ok()) {
     carrier_.Settle();
-    return result;
+    return moved;
   }
   holds_plan_ = true;
   RememberArrivals(layout);
+  return absl::OkStatus();
+}
+
+absl::StatusOr<Executor::Staged> Executor::Stage(const MigrationPlan& plan,
+                                                 const StageOptions& options) {
+  EPLB_ASSIGN_OR_RETURN(const StagingLayout layout, LayOut(plan));
+  absl::StatusOr<Staged> result = MoveRows(layout, options);
+  EPLB_RETURN_IF_ERROR(Hold(layout, result.status()));
   return result;
 }
 

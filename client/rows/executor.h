@@ -28,7 +28,6 @@ struct ExecutorOptions {
   GpuId gpu;                          // GPU of this rank
   std::vector<RankId> ep_group = {};  // [G], among which rows move, by GPU; empty: rank g is GPU g
   LayersHeld layers = LayersHeld::kAll;
-  StateResidency state_residency = StateResidency::kEveryReplica;
   int32_t layers_per_chunk =
       4;  // with max_slots_per_gpu and the row sizes, what the arena must hold
 };
@@ -38,8 +37,8 @@ struct ExecutorOptions {
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
                                      std::span<const ExpertTensor> tensors);
 
-// Threads: the training thread only, except CheckFits, migration_options and tensors, which read
-// constants, Interrupt, and FinishStage, whose caller is the only one meanwhile.
+// Threads: the training thread only, except CheckFits and tensors, which read constants,
+// Interrupt, and FinishStage, whose caller is the only one meanwhile.
 // The tensors must outlive it. Of a plan's layers without tensors here nothing is moved.
 class Executor {
  public:
@@ -52,7 +51,6 @@ class Executor {
   // ok when the plan's rows for this rank fit into staging. errors: ResourceExhausted saying how
   // much is missing.
   absl::Status CheckFits(const MigrationPlan& plan) const;
-  MigrationOptions migration_options() const;
   // Name of the transport that carries the rows now, and why it changed: "nccl" becomes "host"
   // after NCCL fails.
   std::string_view transport_name() const { return carrier_.transport_name(); }
@@ -141,8 +139,7 @@ class Executor {
   };
 
   Executor(const ExecutorOptions& options, std::vector<ExpertTensor> tensors,
-           std::unique_ptr<Transport> transport, std::unique_ptr<cuda::RowQueue> queue,
-           const ExpertBytes& bytes);
+           std::unique_ptr<Transport> transport, std::unique_ptr<cuda::RowQueue> queue);
 
   RankId RankOf(GpuId gpu) const;
   absl::Status CheckBytes(const StagingLayout& layout, GpuId gpu) const;
@@ -156,7 +153,11 @@ class Executor {
   // returns: their checksums, in the layout's order.
   absl::StatusOr<std::vector<uint64_t>> StageLocal(const StagingLayout& layout,
                                                    absl::Time deadline);
+  // errors: FailedPrecondition while a plan is staged; as CheckFits, for any GPU.
+  absl::StatusOr<StagingLayout> LayOut(const MigrationPlan& plan) const;
   absl::StatusOr<Staged> MoveRows(const StagingLayout& layout, const StageOptions& stage);
+  // Keeps what MoveRows staged, or ends what is under way after its error, which is returned.
+  absl::Status Hold(const StagingLayout& layout, const absl::Status& moved);
   void RememberArrivals(const StagingLayout& layout);
   // ---- executor_ahead.cc ----
   ReadBytes ReadOf(const StagedRow& row) const;
@@ -170,7 +171,6 @@ class Executor {
   const std::vector<ExpertTensor> tensors_;
   const TensorsByLayer by_layer_;
   RowCarrier carrier_;
-  const ExpertBytes expert_bytes_;
   const int32_t first_slot_;
   bool holds_plan_ = false;
   std::vector<Arrival> arrivals_;  // arrivals of the staged plan

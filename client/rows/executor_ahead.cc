@@ -20,14 +20,7 @@ static_assert(kReadsTogether < cuda::RowQueue::kMaxRows);
 
 absl::Status Executor::BeginStage(const MigrationPlan& plan, const StageOptions& options) {
   const auto begin = [&]() -> absl::Status {
-    if (holds_plan_ || begun_.has_value()) {
-      return FailedPrecondition("a plan is staged already; commit or discard it first");
-    }
-    EPLB_ASSIGN_OR_RETURN(StagingLayout layout,
-                          LayOutStaging(plan, options_.topology, by_layer_, options_.gpu));
-    for (int32_t gpu = 0; gpu < options_.topology.num_gpus(); ++gpu) {
-      EPLB_RETURN_IF_ERROR(CheckBytes(layout, GpuId{gpu}));
-    }
+    EPLB_ASSIGN_OR_RETURN(StagingLayout layout, LayOut(plan));
     // Only now is it known what the stream holds: later it may be under graph capture, or have
     // work of the next step.
     EPLB_RETURN_IF_ERROR(carrier_.queue().Follow(options.stream));
@@ -51,12 +44,7 @@ absl::StatusOr<Executor::Staged> Executor::FinishStage() {
     status = reads.status();
     if (status.ok()) reads_ = *std::move(reads);
   }
-  if (!status.ok()) {
-    carrier_.Settle();
-    return status;
-  }
-  holds_plan_ = true;
-  RememberArrivals(begun.layout);
+  EPLB_RETURN_IF_ERROR(Hold(begun.layout, status));
   return result;
 }
 

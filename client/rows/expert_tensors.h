@@ -1,6 +1,7 @@
 // The tensors that move with a rank's experts, and the checks before they are registered.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
@@ -25,6 +26,11 @@ struct ExpertTensor {
   int32_t num_rows = 0;  // local slots of this GPU
   int64_t row_bytes = 0;
   int64_t row_stride = 0;  // >= row_bytes
+
+  std::span<std::byte> Row(int32_t local_slot) const {
+    return {static_cast<std::byte*>(base) + local_slot * row_stride,
+            static_cast<size_t>(row_bytes)};
+  }
 };
 
 // Describes the properties of the tensors on which the ranks must agree; the start compares the

@@ -81,12 +81,7 @@ std::string TextForPeers(const TransportOptions& options,
       .Encode();
 }
 
-absl::StatusOr<std::vector<LinkAddress>> ReadAddresses(const TransportOptions& options,
-                                                       const std::vector<std::string>& texts) {
-  if (texts.size() != static_cast<size_t>(options.world_size)) {
-    return FailedPrecondition("transport: the all-gather gave ", texts.size(),
-                              " answers, expected ", options.world_size);
-  }
+absl::StatusOr<std::vector<LinkAddress>> ReadAddresses(const std::vector<std::string>& texts) {
   std::vector<LinkAddress> addresses;
   for (size_t r = 0; r < texts.size(); ++r) {
     if (absl::string_view why = texts[r]; absl::ConsumePrefix(&why, kRefusal)) {
@@ -109,8 +104,6 @@ absl::StatusOr<Meeting> Meet(const TransportOptions& options, const Listeners& l
                              const std::vector<LinkAddress>& addresses) {
   MeetOptions meet{
       .handshake = {.secret = options.secret, .role = ConnectionRole::kRows, .self = options.rank},
-      .dial = {},
-      .expect = {},
       .listeners = {&listeners.tcp},
       .deadline = MonotonicNow() + options.connect_timeout};
   if (listeners.local.has_value()) meet.listeners.push_back(&*listeners.local);
@@ -165,10 +158,11 @@ absl::StatusOr<LinkParts> SetUpLinks(const TransportOptions& options,
                                      const absl::StatusOr<SharedStaging>& own,
                                      const AllGather& all_gather) {
   const absl::StatusOr<Listeners> listening = Listen(options, own);
-  const auto texts = all_gather(TextForPeers(options, listening, own));
+  const auto texts =
+      GatherAll("transport", TextForPeers(options, listening, own), options.world_size, all_gather);
   EPLB_RETURN_IF_ERROR(listening.status());
   EPLB_RETURN_IF_ERROR(texts.status());
-  EPLB_ASSIGN_OR_RETURN(const std::vector<LinkAddress> addresses, ReadAddresses(options, *texts));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<LinkAddress> addresses, ReadAddresses(*texts));
   const absl::Time deadline = MonotonicNow() + options.connect_timeout;
   EPLB_ASSIGN_OR_RETURN(Meeting meeting, Meet(options, *listening, addresses));
   if (options.on_note && meeting.strangers > 0) {

@@ -34,10 +34,7 @@ class PostWork {
   bool IsHere(SlotId slot) const { return topology_.GpuOf(slot) == call_.gpu; }
 
   std::span<std::byte> RowIn(const ReplicaMove& move, SlotId slot) const {
-    const ExpertTensor& rows = move.tensor->rows;
-    return {static_cast<std::byte*>(rows.base) +
-                (slot.value - topology_.FirstSlotOf(call_.gpu).value) * rows.row_stride,
-            static_cast<size_t>(rows.row_bytes)};
+    return move.tensor->rows.Row(slot.value - topology_.FirstSlotOf(call_.gpu).value);
   }
 
   RankId RankOf(SlotId slot) const {
@@ -45,11 +42,8 @@ class PostWork {
   }
 
   RowMoves Moves() const {
-    RowMoves moves{.post_id = call_.next_post_id(),
-                   .sends = {},
-                   .receives = {},
-                   .deadline = call_.deadline,
-                   .stream = call_.stream};
+    RowMoves moves{
+        .post_id = call_.next_post_id(), .deadline = call_.deadline, .stream = call_.stream};
     for (const ReplicaMove& move : post_.moves) {
       if (move.round < 0) continue;
       if (IsHere(move.source)) {

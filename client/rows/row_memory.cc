@@ -24,20 +24,9 @@ std::string WhyNoDevice() {
   return std::string(asked.message());
 }
 
-// Looked up without a context, as it is called.
-cuda::PointerGetAttribute FindPointerGetAttribute() {
-  constexpr unsigned int kDriverVersion = 12000;
-  void* found = nullptr;
-  cudaDriverEntryPointQueryResult result = cudaDriverEntryPointSymbolNotFound;
-  const cudaError_t error = cudaGetDriverEntryPointByVersion(
-      "cuPointerGetAttribute", &found, kDriverVersion, cudaEnableDefault, &result);
-  if (error != cudaSuccess) (void)cudaGetLastError();
-  const bool is_there = error == cudaSuccess && result == cudaDriverEntryPointSuccess;
-  return is_there ? reinterpret_cast<cuda::PointerGetAttribute>(found) : nullptr;
-}
-
 absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor& tensor) {
-  static const cuda::PointerGetAttribute get = FindPointerGetAttribute();
+  static const auto get =
+      reinterpret_cast<cuda::PointerGetAttribute>(cuda::FindInDriver("cuPointerGetAttribute"));
   if (get == nullptr) return Internal("the CUDA driver has no cuPointerGetAttribute");
   const absl::StatusOr<std::optional<cuda::GpuMemory>> found =
       cuda::FindGpuMemory(get, tensor.base);

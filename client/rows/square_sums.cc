@@ -97,11 +97,9 @@ absl::StatusOr<std::vector<double>> ExpertSquareSums::Sum(std::span<const Replic
     const ExpertTensor& rows = tensor.rows;
     double* sums = mine.data() + layers.at(rows.layer) * slots;
     VisitPrimaries(call.placement, call.gpu, rows.layer, [&](int32_t local, ExpertId) {
-      terms.push_back(
-          {.row = {.source = static_cast<std::byte*>(rows.base) + local * rows.row_stride,
-                   .num_bytes = rows.row_bytes},
-           .type = tensor.type,
-           .sum = sums + local});
+      terms.push_back({.row = {.source = rows.Row(local).data(), .num_bytes = rows.row_bytes},
+                       .type = tensor.type,
+                       .sum = sums + local});
     });
   }
   // Also without a primary on this rank, because the queue must be empty before it gets more.
@@ -164,11 +162,8 @@ absl::StatusOr<std::vector<double>> ExpertSquareSums::Gather(std::span<const dou
   // In round d every rank sends to the rank at distance d.
   for (int32_t first = 1; first < num_gpus; first += at_once) {
     const int32_t end = std::min(first + at_once, num_gpus);
-    RowMoves moves{.post_id = call.next_post_id(),
-                   .sends = {},
-                   .receives = {},
-                   .deadline = call.deadline,
-                   .stream = call.stream};
+    RowMoves moves{
+        .post_id = call.next_post_id(), .deadline = call.deadline, .stream = call.stream};
     const auto gpu_at = [&](int32_t distance) { return (call.gpu.value + distance) % num_gpus; };
     for (int32_t d = first; d < end; ++d) {
       const int64_t offset = (d - first) * stride;

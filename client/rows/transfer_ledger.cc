@@ -1,7 +1,6 @@
 #include "client/rows/transfer_ledger.h"
 
 #include <algorithm>
-#include <set>
 
 #include "absl/strings/str_cat.h"
 
@@ -251,50 +250,38 @@ RowMessage TransferLedger::FrameOf(RowMessageType type, const RowSend& row, int6
           .checksum = checksum};
 }
 
-std::vector<RankId> TransferLedger::Sources() const {
+std::set<RankId> TransferLedger::RanksOf(bool (*owes)(const Incoming&),
+                                         bool (*takes)(const Outgoing&)) const {
   std::set<RankId> ranks;
-  for (const Incoming& incoming : incoming_) ranks.insert(incoming.row.from);
-  return Rising(ranks);
+  for (const Incoming& incoming : incoming_) {
+    if (owes(incoming)) ranks.insert(incoming.row.from);
+  }
+  for (const Outgoing& outgoing : outgoing_) {
+    if (takes(outgoing)) ranks.insert(outgoing.row.to);
+  }
+  return ranks;
 }
 
 std::vector<RankId> TransferLedger::PeersLeft() const {
-  std::set<RankId> ranks;
-  for (const Incoming& incoming : incoming_) {
-    if (!incoming.done) ranks.insert(incoming.row.from);
-  }
-  for (const Outgoing& outgoing : outgoing_) {
-    if (!outgoing.done) ranks.insert(outgoing.row.to);
-  }
-  return Rising(ranks);
+  return Rising(RanksOf([](const Incoming& row) { return !row.done; },
+                        [](const Outgoing& row) { return !row.done; }));
 }
 
 std::vector<RankId> TransferLedger::PeersNeeded() const {
-  std::set<RankId> ranks;
-  for (const Incoming& incoming : incoming_) {
-    if (!incoming.done && !incoming.arrived) ranks.insert(incoming.row.from);
-  }
-  for (const Outgoing& outgoing : outgoing_) {
-    if (!outgoing.done) ranks.insert(outgoing.row.to);
-  }
-  return Rising(ranks);
+  return Rising(RanksOf([](const Incoming& row) { return !row.done && !row.arrived; },
+                        [](const Outgoing& row) { return !row.done; }));
 }
 
 std::vector<RankId> TransferLedger::Peers() const {
-  std::set<RankId> ranks;
-  for (const Incoming& incoming : incoming_) ranks.insert(incoming.row.from);
-  for (const Outgoing& outgoing : outgoing_) ranks.insert(outgoing.row.to);
-  return Rising(ranks);
+  return Rising(
+      RanksOf([](const Incoming&) { return true; }, [](const Outgoing&) { return true; }));
 }
 
 absl::Status TransferLedger::DeadlineError() const {
-  std::set<RankId> owing;
-  std::set<RankId> slow;
-  for (const Incoming& incoming : incoming_) {
-    if (!incoming.done) owing.insert(incoming.row.from);
-  }
-  for (const Outgoing& outgoing : outgoing_) {
-    if (!outgoing.done) slow.insert(outgoing.row.to);
-  }
+  const std::set<RankId> owing =
+      RanksOf([](const Incoming& row) { return !row.done; }, [](const Outgoing&) { return false; });
+  const std::set<RankId> slow =
+      RanksOf([](const Incoming&) { return false; }, [](const Outgoing& row) { return !row.done; });
   std::string text = absl::StrCat("post ", post_id_, ": deadline passed");
   if (!owing.empty()) {
     absl::StrAppend(&text, "; ", NameRanks(Rising(owing)), owing.size() == 1 ? " owes " : " owe ",

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <functional>
 #include <map>
+#include <set>
 #include <span>
 #include <utility>
 #include <vector>
@@ -80,16 +81,16 @@ class TransferLedger {
   // In the order of RowMoves::sends.
   std::span<Outgoing> outgoing() { return outgoing_; }
 
-  // Ranks that owe us rows, ranks that we owe rows, both or any at all; rising.
-  std::vector<RankId> Sources() const;
+  // Ranks that owe this rank rows or that it owes rows, rising.
   std::vector<RankId> PeersLeft() const;
   // Returns the members of PeersLeft without which the post cannot end, in rising order.
   std::vector<RankId> PeersNeeded() const;
-  std::vector<RankId> Peers() const;
+  std::vector<RankId> Peers() const;  // the ranks of all rows, rising
   // "post 7: ranks 2, 3 owe 4 rows; rank 5 has not taken 1 row": DeadlineExceeded.
   absl::Status DeadlineError() const;
 
  private:
+  std::set<RankId> RanksOf(bool (*owes)(const Incoming&), bool (*takes)(const Outgoing&)) const;
   // Null in a post that is not timed, and for a round that this rank has no rows of.
   RoundTimes* TimesOf(int32_t round);
   RoundTimes* NoteEnded(int32_t round);

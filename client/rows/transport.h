@@ -48,8 +48,8 @@ struct RoundTimes {
 };
 struct RowMoves {
   uint64_t post_id = 0;  // equal on all ranks, rising; a row of another post is never accepted
-  std::vector<RowSend> sends;        // by round
-  std::vector<RowReceive> receives;  // by round
+  std::vector<RowSend> sends = {};        // by round
+  std::vector<RowReceive> receives = {};  // by round
   absl::Time deadline = absl::InfiniteFuture();
   // The deadline is for moving rows. Until `begin_by` it is put off while this rank waits for
   // `stream`, while a peer has not begun the post, and while the shared parts are not up.

@@ -100,12 +100,7 @@ void RunLog::AddStep(int64_t step, int64_t version, const Digest& digest) {
   }
   FlushSteps();
   pending_ = true;
-  steps_ = {.event = "steps",
-            .step = step,
-            .last_step = step,
-            .version = version,
-            .digest = digest,
-            .ok = true};
+  steps_ = {.event = "steps", .step = step, .version = version, .digest = digest, .ok = true};
 }
 
 void RunLog::FlushSteps() {

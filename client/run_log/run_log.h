@@ -60,7 +60,7 @@ class LineFile {
 struct RunLogLine {
   std::string_view event;
   int64_t step = 0;
-  int64_t last_step = 0;  // step, except in "steps"
+  int64_t last_step = step;  // another one in "steps"
   int64_t version = 0;
   Digest digest = {};
   bool ok = true;

@@ -135,7 +135,7 @@ class Connection {
   }
 
   void OnUnknown(const absl::Status& unknown) {
-    figures_.OnUnknown();
+    figures_.Add(&SessionStats::unknown_messages);
     if (std::exchange(told_unknown_, true) || !options_.on_unknown) return;
     options_.on_unknown(std::string(unknown.message()));
   }
@@ -176,7 +176,8 @@ class Connection {
       if (end_.drained) HalfClose();
       return;
     }
-    if (std::holds_alternative<wire::LoadReport>(*message)) figures_.OnReport();
+    if (std::holds_alternative<wire::LoadReport>(*message))
+      figures_.Add(&SessionStats::reports_sent);
     writing_goodbye_ = std::holds_alternative<wire::Goodbye>(*message);
     Write(*message);
   }
@@ -245,41 +246,29 @@ class Connection {
 
 void ConnectionFigures::OnWelcome() {
   const absl::MutexLock lock(&mutex_);
-  ++welcomes_;
-  if (!connected_) away_ += Clock::now() - away_since_;
-  connected_ = true;
+  ++stats_.reconnects;
+  if (!stats_.connected) away_ += Clock::now() - away_since_;
+  stats_.connected = true;
 }
 
-void ConnectionFigures::OnReport() {
+void ConnectionFigures::Add(int64_t SessionStats::*figure) {
   const absl::MutexLock lock(&mutex_);
-  ++reports_;
-}
-
-void ConnectionFigures::OnRefusal() {
-  const absl::MutexLock lock(&mutex_);
-  ++refusals_;
-}
-
-void ConnectionFigures::OnUnknown() {
-  const absl::MutexLock lock(&mutex_);
-  ++unknown_;
+  ++(stats_.*figure);
 }
 
 void ConnectionFigures::OnEnd() {
   const absl::MutexLock lock(&mutex_);
-  if (connected_) away_since_ = Clock::now();
-  connected_ = false;
+  if (stats_.connected) away_since_ = Clock::now();
+  stats_.connected = false;
 }
 
 SessionStats ConnectionFigures::stats() const {
   const absl::MutexLock lock(&mutex_);
-  const Clock::duration away = connected_ ? away_ : away_ + (Clock::now() - away_since_);
-  return {.connected = connected_,
-          .reconnects = std::max<int64_t>(0, welcomes_ - 1),
-          .reports_sent = reports_,
-          .refusals = refusals_,
-          .unknown_messages = unknown_,
-          .disconnected_seconds = std::chrono::duration<double>(away).count()};
+  const Clock::duration away = stats_.connected ? away_ : away_ + (Clock::now() - away_since_);
+  SessionStats stats = stats_;
+  stats.reconnects = std::max<int64_t>(0, stats.reconnects);
+  stats.disconnected_seconds = std::chrono::duration<double>(away).count();
+  return stats;
 }
 
 ConnectionEnd RunConnection(const ConnectionOptions& options, const EndpointChoice& choice,

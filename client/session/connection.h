@@ -171,9 +171,8 @@ struct SessionStats {
 class ConnectionFigures {
  public:
   void OnWelcome();
-  void OnReport();
-  void OnRefusal();  // after it was told
-  void OnUnknown();
+  // figure: reports_sent, unknown_messages, or refusals, after one was told.
+  void Add(int64_t SessionStats::*figure);
   void OnEnd();  // after the end of a connection, with or without a Welcome
   SessionStats stats() const;
 
@@ -181,11 +180,8 @@ class ConnectionFigures {
   using Clock = std::chrono::steady_clock;
 
   mutable absl::Mutex mutex_;
-  int64_t welcomes_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t reports_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t refusals_ ABSL_GUARDED_BY(mutex_) = 0;
-  int64_t unknown_ ABSL_GUARDED_BY(mutex_) = 0;
-  bool connected_ ABSL_GUARDED_BY(mutex_) = false;
+  // The first Welcome is no reconnect. disconnected_seconds is not kept here.
+  SessionStats stats_ ABSL_GUARDED_BY(mutex_) = {.reconnects = -1};
   Clock::duration away_ ABSL_GUARDED_BY(mutex_){};  // before away_since_
   Clock::time_point away_since_ ABSL_GUARDED_BY(mutex_) = Clock::now();
 };

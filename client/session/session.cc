@@ -141,7 +141,7 @@ void Session::Tell(const ConnectionEnd& end) {
   } else if (IsRefusal(end.status)) {
     log_.Log(absl::StrCat("eplbd at ", endpoint, " refuses rank ", options_.rank, ": ",
                           end.status.message(), "; training continues unbalanced"));
-    figures_.OnRefusal();
+    figures_.Add(&SessionStats::refusals);
   } else if (end.standby.has_value()) {
     if (end.standby->empty()) TellAway("stands by, and no daemon leads at the moment");
   } else if (IsFull(end.status) || IsLater(end.status)) {

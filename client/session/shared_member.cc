@@ -173,11 +173,6 @@ bool SharedMember::TakeOverflow() {
   return std::exchange(overflow_, false);
 }
 
-bool SharedMember::goodbye_said() const {
-  const std::lock_guard<std::mutex> lock(mutex_);
-  return goodbye_.has_value();
-}
-
 int64_t SharedMember::dropped_steps() const {
   const std::lock_guard<std::mutex> lock(mutex_);
   return windows_.dropped_steps();

@@ -66,7 +66,6 @@ class SharedMember {
   bool TakeOverflow();
 
   // ---- any thread ----
-  bool goodbye_said() const;
   int64_t dropped_steps() const;
   // Times the training thread waited longer than kLongWait for the lock.
   int64_t long_waits() const { return long_waits_; }

@@ -45,13 +45,8 @@ absl::StatusOr<LoggedPlacement> ParseLogLine(std::string_view text) {
   if (const Digest own = DigestOf(placement); own != digest) {
     return InvalidInput("digest is ", hex, ", that of its placement is ", own.Hex());
   }
-  LoggedPlacement entry{.step = step,
-                        .version = version,
-                        .digest = digest,
-                        .placement = std::move(placement),
-                        .policy = {},
-                        .asked_by = {},
-                        .reason = {}};
+  LoggedPlacement entry{
+      .step = step, .version = version, .digest = digest, .placement = std::move(placement)};
   EPLB_RETURN_IF_ERROR(ReadDecision(object, entry));
   return entry;
 }

@@ -23,10 +23,10 @@ struct LoggedPlacement {
   Placement placement;
   int64_t decided_first_step = 0;  // steps that the decision covers; 0..-1 at the start
   int64_t decided_last_step = -1;
-  int64_t decision = 0;  // number of the decision, which its chunks share; 0: not known
-  std::string policy;    // policy that decided; "rollback" if an operator named the placement
-  std::string asked_by;  // operator who asked for the placement; empty: the daemon's policy
-  std::string reason;    // one sentence
+  int64_t decision = 0;       // number of the decision, which its chunks share; 0: not known
+  std::string policy = {};    // policy that decided; "rollback" if an operator named the placement
+  std::string asked_by = {};  // operator who asked for the placement; empty: the daemon's policy
+  std::string reason = {};    // one sentence
 };
 
 // errors: InvalidArgument beginning with the path and naming the place; NotFound if there is no

@@ -22,27 +22,9 @@ bool AddCells(const char* cells, int64_t num_cells, int64_t* sum) {
   return (all_bits >> 63) == 0;
 }
 
-// The same for a whole report and for a part of it.
-template <class Counted>
-int32_t NumLayersOf(const Counted& counted) {
-  return counted.packed.cells.empty() ? static_cast<int32_t>(counted.counts.rows())
-                                      : counted.packed.num_layers;
-}
-
-template <class Counted>
-int32_t NumExpertsOf(const Counted& counted) {
-  return counted.packed.cells.empty() ? static_cast<int32_t>(counted.counts.cols())
-                                      : counted.packed.num_experts;
-}
-
 template <class Counted>
 size_t BytesOf(const Counted& counted) {
   return counted.packed.cells.size() + static_cast<size_t>(counted.counts.size()) * sizeof(int64_t);
-}
-
-template <class Counted>
-int64_t LeastOf(const Counted& counted) {
-  return counted.counts.size() == 0 ? 0 : counted.counts.minCoeff();
 }
 
 template <class Counted>
@@ -54,29 +36,13 @@ bool AddTo(const Counted& counted, LoadMatrix* sum) {
                            sum->data());
 }
 
-template <class Counted>
-LoadMatrix Unpacked(const Counted& counted) {
-  if (counted.packed.cells.empty()) return counted.counts;
-  LoadMatrix counts = LoadMatrix::Zero(NumLayersOf(counted), NumExpertsOf(counted));
-  (void)AddTo(counted, &counts);  // a u32 fits
-  return counts;
-}
-
 }  // namespace
-
-int32_t NumLayers(const LoadReport& report) { return NumLayersOf(report); }
-int32_t NumLayers(const LoadPart& part) { return NumLayersOf(part); }
-int32_t NumExperts(const LoadReport& report) { return NumExpertsOf(report); }
-int32_t NumExperts(const LoadPart& part) { return NumExpertsOf(part); }
 
 size_t CountBytes(const LoadReport& report) {
   size_t bytes = BytesOf(report);
   for (const LoadPart& part : report.earlier) bytes += BytesOf(part);
   return bytes;
 }
-
-int64_t LeastCount(const LoadReport& report) { return LeastOf(report); }
-int64_t LeastCount(const LoadPart& part) { return LeastOf(part); }
 
 bool HasTokens(const LoadReport& report, int32_t layer) {
   if (report.packed.cells.empty()) return (report.counts.row(layer) > 0).any();
@@ -85,9 +51,6 @@ bool HasTokens(const LoadReport& report, int32_t layer) {
                              bytes);
   return std::ranges::any_of(row, [](char byte) { return byte != 0; });
 }
-
-LoadMatrix CountsOf(const LoadReport& report) { return Unpacked(report); }
-LoadMatrix CountsOf(const LoadPart& part) { return Unpacked(part); }
 
 bool AddCounts(const LoadReport& report, LoadMatrix* sum) { return AddTo(report, sum); }
 bool AddCounts(const LoadPart& part, LoadMatrix* sum) { return AddTo(part, sum); }

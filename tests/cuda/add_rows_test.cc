@@ -18,16 +18,6 @@ class AddRowsTest : public ::testing::TestWithParam<ElementType> {};
 
 INSTANTIATE_TEST_SUITE_P(Types, AddRowsTest, ::testing::ValuesIn(testing::kElementTypes));
 
-TEST_P(AddRowsTest, OnHostAddsAsFloat64Says) {
-  constexpr uint64_t kSeed = 401;
-  const testing::GradientCase gradients = testing::MakeGradientCase(GetParam(), kSeed);
-  std::vector<std::byte> destinations = gradients.destinations;
-  const absl::Status added =
-      AddRowsOnHost(gradients.At(gradients.sources.data(), destinations.data()), GetParam());
-  ASSERT_TRUE(added.ok()) << added;
-  EXPECT_TRUE(testing::SameBytes(destinations, gradients.sums)) << "seed " << kSeed;
-}
-
 TEST_P(AddRowsTest, OnHostRoundsOnceWhateverTheValuesAre) {
   const testing::Addends addends = testing::MakeAddends(GetParam());
   std::vector<std::byte> sums = addends.left;
@@ -62,12 +52,6 @@ TEST(AddRowsOnHostTest, ARefusedBatchAddsNothing) {
   EXPECT_EQ(sum[0], 1);
   EXPECT_TRUE(AddRowsOnHost({}, ElementType::kFloat16).ok());
   EXPECT_TRUE(AddRowsOnHost(std::vector<RowCopy>(1), ElementType::kFloat16).ok());
-}
-
-TEST(CheckAddArgsTest, RefusalNamesTheNumber) {
-  EXPECT_TRUE(CheckAddArgs({}).ok());
-  EXPECT_THAT(CheckAddArgs({.num_rows = -1}).message(), HasSubstr("-1 rows"));
-  EXPECT_THAT(CheckAddArgs({.num_rows = 1, .num_tiles = 1}).message(), HasSubstr("it is null"));
 }
 
 }  // namespace

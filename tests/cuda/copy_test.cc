@@ -6,52 +6,11 @@
 #include <cstdint>
 #include <vector>
 
-#include "tests/cuda/copy_case.h"
-
 namespace eplb::cuda {
 namespace {
 
 using ::testing::Each;
 using ::testing::HasSubstr;
-
-// A case's own copy of the destinations, and the rows over it.
-class CopyRun {
- public:
-  explicit CopyRun(const testing::CopyCase& copy_case)
-      : destinations_(copy_case.destinations), checksums_(copy_case.rows.size()) {
-    rows_ = copy_case.At(copy_case.sources.data(), destinations_.data());
-  }
-
-  const std::vector<RowCopy>& rows() const { return rows_; }
-  std::vector<uint64_t>& checksums() { return checksums_; }
-
-  void ExpectCopied(const testing::CopyCase& copy_case) const {
-    EXPECT_TRUE(testing::SameBytes(destinations_, copy_case.ExpectedDestinations()));
-  }
-
- private:
-  std::vector<std::byte> destinations_;
-  std::vector<RowCopy> rows_;
-  std::vector<uint64_t> checksums_;
-};
-
-TEST(CopyRowsOnHostTest, CopiesAndSums) {
-  constexpr uint64_t kSeed = 203;
-  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
-  CopyRun run(copy_case);
-  ASSERT_TRUE(CopyRowsOnHost(run.rows(), run.checksums()).ok());
-  run.ExpectCopied(copy_case);
-  EXPECT_EQ(run.checksums(), copy_case.ExpectedChecksums()) << "seed " << kSeed;
-}
-
-TEST(CopyRowsOnHostTest, NoChecksumsAndNoRowsAreRight) {
-  constexpr uint64_t kSeed = 204;
-  const testing::CopyCase copy_case = testing::MakeCopyCase(kSeed);
-  CopyRun run(copy_case);
-  ASSERT_TRUE(CopyRowsOnHost(run.rows(), {}).ok());
-  run.ExpectCopied(copy_case);
-  EXPECT_TRUE(CopyRowsOnHost({}, {}).ok());
-}
 
 TEST(CopyRowsOnHostTest, ARefusedBatchCopiesNothing) {
   const std::vector<std::byte> source(4, std::byte{1});
@@ -89,16 +48,6 @@ TEST(TileRowsTest, EveryRowHasATileAndEveryTileItsRow) {
   }
   EXPECT_THAT(row_of_tile, ::testing::ElementsAre(0, 1, 1, 1, 1, 2, 3, 4));
   EXPECT_EQ(TileRows({}, {}), 0);
-}
-
-TEST(CheckCopyArgsTest, RefusalNamesTheNumber) {
-  const TiledRow row;
-  EXPECT_TRUE(CheckCopyArgs({}).ok());
-  EXPECT_TRUE(CheckCopyArgs({.rows = &row, .num_rows = 1, .num_tiles = 1}).ok());
-  EXPECT_THAT(CheckCopyArgs({.rows = &row, .num_rows = -1}).message(), HasSubstr("-1 rows"));
-  EXPECT_THAT(CheckCopyArgs({.rows = &row, .num_rows = 2, .num_tiles = 1}).message(),
-              HasSubstr("2 rows in 1 tiles"));
-  EXPECT_THAT(CheckCopyArgs({.num_rows = 1, .num_tiles = 1}).message(), HasSubstr("it is null"));
 }
 
 TEST(ChooseCopyGridTest, ABlockATileUpToFourAMultiprocessor) {

@@ -49,13 +49,13 @@ TEST(CheckCountArgsTest, RefusalNamesTheNumber) {
   EXPECT_TRUE(CheckCountArgs(good).ok());
   CountArgs bad = good;
   bad.num_tokens = -1;
-  EXPECT_THAT(CheckCountArgs(bad).message(), HasSubstr("count of -1 tokens"));
+  EXPECT_THAT(CheckCountArgs(bad).message(), HasSubstr("num_tokens is -1"));
   bad = good;
   bad.top_k = 0;
-  EXPECT_THAT(CheckCountArgs(bad).message(), HasSubstr("0 choices"));
+  EXPECT_THAT(CheckCountArgs(bad).message(), HasSubstr("top_k is 0"));
   bad = good;
   bad.num_experts = 0;
-  EXPECT_THAT(CheckCountArgs(bad).message(), HasSubstr("0 experts"));
+  EXPECT_THAT(CheckCountArgs(bad).message(), HasSubstr("num_experts is 0"));
   bad = good;
   bad.num_tokens = INT64_MAX;
   bad.top_k = INT32_MAX;

@@ -267,17 +267,6 @@ TEST(NcclConfigTest, TrafficClassIsLeftToNcclUnlessItIsGiven) {
   EXPECT_EQ(MakeNcclConfig({}, NCCL_VERSION_CODE).trafficClass, NCCL_CONFIG_UNDEF_INT);
 }
 
-TEST(NcclConfigTest, RefusalNamesTheNumber) {
-  EXPECT_TRUE(CheckNcclOptions(kGood).ok());
-  EXPECT_THAT(CheckNcclOptions({.rank = 2, .num_ranks = 2}).message(), HasSubstr("rank 2 of 2"));
-  EXPECT_THAT(CheckNcclOptions({.rank = -1}).message(), HasSubstr("rank -1 of 1"));
-  EXPECT_THAT(CheckNcclOptions({.num_ranks = 0}).message(), HasSubstr("rank 0 of 0"));
-  EXPECT_THAT(CheckNcclOptions({.max_ctas = 0}).message(), HasSubstr("0 CTAs"));
-  EXPECT_THAT(CheckNcclOptions({.max_ctas = 65}).message(), HasSubstr("65 CTAs"));
-  EXPECT_THAT(CheckNcclOptions({.channels_per_net_peer = 0}).message(), HasSubstr("0 channels"));
-  EXPECT_THAT(CheckNcclOptions({.traffic_class = -2}).message(), HasSubstr("traffic class -2"));
-}
-
 }  // namespace
 
 }  // namespace eplb::cuda

@@ -73,7 +73,7 @@ TEST(QuotaRouteOnHostTest, ChoicesFillSlotsInTheirOrder) {
   bad.choices.num_tokens = 0;
   EXPECT_TRUE(CheckQuotaRouteArgs(bad).ok()) << "no work needs no pointer";
   bad.choices.top_k = 0;
-  EXPECT_THAT(CheckQuotaRouteArgs(bad).message(), HasSubstr("0 choices"));
+  EXPECT_THAT(CheckQuotaRouteArgs(bad).message(), HasSubstr("top_k is 0"));
 }
 
 TEST(ChooseQuotaRouteGridTest, AsManyWarpsAsSharedMemoryHolds) {

@@ -225,7 +225,7 @@ TEST(CheckRouteArgsTest, RefusalNamesTheNumber) {
   EXPECT_TRUE(CheckRouteArgs(good).ok());
   RouteArgs bad = good;
   bad.choices.top_k = 0;
-  EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("0 choices"));
+  EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("choices.top_k is 0"));
   bad = good;
   bad.slots = nullptr;
   EXPECT_THAT(CheckRouteArgs(bad).message(), HasSubstr("one of them is null"));

@@ -179,10 +179,13 @@ absl::Status Run(const MigrationJob& job) {
                                                                  .num_gpus = job.num_ranks,
                                                                  .num_nodes = 1,
                                                                  .num_groups = 1}));
-  const ExecutorOptions options{
-      .topology = topology, .gpu = GpuId{job.rank}, .state_residency = kResidency};
+  const ExecutorOptions options{.topology = topology, .gpu = GpuId{job.rank}};
   ExpertMemory memory(topology, options.gpu, LargeShapes(),
                       job.on_device ? &MakeDeviceQueue : nullptr);
+  EPLB_ASSIGN_OR_RETURN(const ExpertBytes bytes,
+                        CheckTensors(topology, options.gpu, memory.tensors()));
+  const MigrationOptions migration{
+      .weight_bytes = bytes.weight, .state_bytes = bytes.state, .state_residency = kResidency};
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Executor> executor,
                         Connect(job, options, memory, all_gather));
   std::mt19937 random(20240601);  // the same placements on all ranks
@@ -190,8 +193,7 @@ absl::Status Run(const MigrationJob& job) {
   memory.Fill(current, kResidency);
   for (uint64_t version = 1; version <= kSwitches; ++version) {
     const Placement target = RandomPlacement(random, topology);
-    EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan,
-                          PlanMigration(current, target, {}, executor->migration_options()));
+    EPLB_ASSIGN_OR_RETURN(const MigrationPlan plan, PlanMigration(current, target, {}, migration));
     const bool loses_peer = job.killed_rank >= 0 && version == kSwitchOfDeath;
     if (loses_peer && job.rank != job.killed_rank) {
       const absl::Status lost = LosePeer(job, *executor, plan);

@@ -22,6 +22,33 @@ PUBLIC = re.compile(r"^client/(c/eplb\w*|client)\.h$")
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*"([^"]+)"', re.M)
 ANONYMOUS = re.compile(r"^namespace \{", re.M)
 MOST_LINES = 600
+# Folders whose classes have a bounded number of data members.
+CLASS_ROOMS = ("server/core/", "client/")
+MOST_MEMBERS = 30
+MANY_MEMBERS = 20
+# Options that users or operators set one by one.
+OPTIONS = re.compile(r"(Options|_options|Settings|Config)$")
+# The state of a job and the record of a decision, which are divided at present.
+WIDE_CLASSES = {"server/core/state/state.h: Job", "server/core/values/record.h: Plan"}
+CLASS = re.compile(r"(?<!enum )\b(?:class|struct)\s+(?:\w+::)*(\w+)\s*(?:final\s*)?(?::[^:;{}][^;{}]*)?\{")
+# Statements of a class body that declare no data member of an object.
+NO_MEMBER = re.compile(r"(using|typedef|friend|static|enum|class|struct|union|template)\b")
+EXAMPLE = """
+class A final : public B {
+ public:
+  explicit A(int a) : a_(a), b_{a} {}
+  A& operator=(const A&) = delete;
+  std::optional<int> F(std::string text) const ABSL_LOCKS_EXCLUDED(mutex_) { return text.empty() ? 1 : 2; }
+  static constexpr int kSize = 4;
+  struct C { int d = 0, e = 0; };
+  enum class D { kOne, kTwo };
+ private:
+  int a_, b_;  // two; "three"
+  mutable absl::Mutex mutex_;
+  std::map<std::string, std::function<int(int, int)>> calls_ ABSL_GUARDED_BY(mutex_) = {{"x", {}}};
+  C c_{.d = 1, .e = 2};
+};
+"""
 
 
 def read_files(root):
@@ -61,6 +88,43 @@ def orphan_headers(files):
     return sorted(orphans)
 
 
+def count_members(body):
+    """Number of data members that `body`, a class body without comments, strings and what is inside of its braces, declares."""
+    members = 0
+    while body != (body := re.sub(r"<[^<>]*>", "", body)):
+        pass
+    body = re.sub(r"\b(ABSL_\w+|alignas)\([^()]*\)", "", body)
+    # A function's body ends its statement; braces of an initial value are followed by a comma or a semicolon.
+    body = re.sub(r"\b(public|private|protected):|\{\}(?!\s*[,;])", ";", body)
+    for statement in (statement.strip() for statement in body.split(";")):
+        declaration = re.sub(r"=[^,]*", "", statement)
+        if declaration and not NO_MEMBER.match(declaration) and not re.search(r"\(|\boperator\b", declaration):
+            members += 1 + declaration.count(",")
+    return members
+
+
+def count_class_members(text):
+    """{class: number of its data members} of a source file."""
+    text = re.sub(r'//[^\n]*|/\*.*?\*/|"(?:[^"\\\n]|\\.)*"|\'(?:[^\'\\\n]|\\.)\'', "", text, flags=re.S)
+    classes = {}
+    for head in CLASS.finditer(text):
+        depth, body = 1, []
+        for part in re.split(r"([{}])", text[head.end():]):
+            depth += (part == "{") - (part == "}")
+            if depth == 0:
+                break
+            if depth == 1 or (depth == 2 and part == "{"):
+                body.append(part)
+        classes[head.group(1)] = count_members("".join(body))
+    return classes
+
+
+def wide_classes(files, most):
+    """[(number of data members, "file: class")] of classes with more than `most`, the widest first."""
+    return sorted(((members, f"{name}: {cls}") for name, text in files.items() if name.startswith(CLASS_ROOMS) and not name.endswith(".py")
+                   for cls, members in count_class_members(text).items() if members > most and not OPTIONS.search(cls)), reverse=True)
+
+
 def violations(product, tests, ceilings):
     """One line for each rule that the tree breaks, and for each exception that is no longer needed."""
     files = product | tests
@@ -69,6 +133,8 @@ def violations(product, tests, ceilings):
               if text.count("\n") > MOST_LINES]
     found += [f"{name} opens {len(ANONYMOUS.findall(text))} anonymous namespaces: one idea a file" for name, text in files.items()
               if name.endswith(".cc") and len(ANONYMOUS.findall(text)) > 1]
+    found += [f"{cls} has {members} data members, at most {MOST_MEMBERS}" for members, cls in wide_classes(product, MOST_MEMBERS)
+              if cls not in WIDE_CLASSES]
     orphans, listed = orphan_headers(product), ceilings["orphan_headers"]
     found += [f"{name} is included by no product file but its own" for name in orphans if name not in listed]
     found += [f"ceilings.toml: {name} is no orphan any more: delete its line" for name in listed if name not in orphans]
@@ -94,6 +160,7 @@ def figures(product, tests):
         ("glued files (two anonymous namespaces)", sum(len(ANONYMOUS.findall(text)) > 1 for text in (product | tests).values())),
         ("orphan headers", len(orphan_headers(product))),
         ("pairs of folders that include each other", len(mutual_folders(product))),
+        *((f"data members of {cls}", members) for members, cls in wide_classes(product, MANY_MEMBERS)),
         *((f"  {room}", lines) for room, lines in rooms.most_common() if "." not in room),
     ]
 
@@ -102,6 +169,7 @@ def main():
     if len(sys.argv) != 2:
         print(__doc__.split("\n\n")[1].strip(), file=sys.stderr)
         return 2
+    assert count_class_members(EXAMPLE) == {"A": 5, "C": 2}, count_class_members(EXAMPLE)
     root = pathlib.Path(sys.argv[1])
     files = read_files(root)
     product = {name: text for name, text in files.items() if not name.startswith("tests/")}

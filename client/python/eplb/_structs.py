@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
-from typing import Any, TypeVar
+from typing import Any, List, Tuple, TypeVar
 
 ABI_VERSION = 6
 
@@ -25,114 +25,100 @@ WaitCallback = CFUNCTYPE(c_int32, c_void_p)
 ProbeCallback = CFUNCTYPE(c_int32, c_void_p, c_int32, c_int32, POINTER(c_uint64))
 
 
+def _of(kind: Any, names: str) -> List[Tuple[str, Any]]:
+    """Fields of one type, in the order of their names."""
+    return [(name, kind) for name in names.split()]
+
+
+_SIZE = ("struct_size", c_size_t)
+
+
 class ClientOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_char_p) for name in (
-            "job", "run_id", "endpoint", "tls_ca", "tls_cert", "tls_key", "tls_server_name", "reduce", "transport",
-            "bind_address", "initial_placement", "placements_path", "history_path")
-    ] + [("first_step", c_int64), ("nccl_piece_bytes", c_int64), ("start_deadline_s", c_double),
-         ("vote_deadline_s", c_double), ("transfer_deadline_s", c_double)] + [
-        (name, c_int32) for name in (
-            "rank", "world_size", "num_layers", "num_experts", "num_slots", "num_gpus", "num_nodes", "num_groups",
-            "vote_every", "report_every", "report_max_steps", "layers_per_chunk", "state_placement", "nccl_max_ctas",
-            "nccl_channels_per_net_peer", "nccl_traffic_class", "nccl_warm_up_ranks", "pipeline_parallel_size",
-            "expert_tensor_parallel", "reserved", "require_daemon", "take_over")
-    ] + [("split", c_char_p), ("ahead", c_int32), ("reserved2", c_int32)]
+    _fields_ = [_SIZE, *_of(c_char_p, "job run_id endpoint tls_ca tls_cert tls_key tls_server_name reduce transport bind_address "
+                                      "initial_placement placements_path history_path"),
+                *_of(c_int64, "first_step nccl_piece_bytes"),
+                *_of(c_double, "start_deadline_s vote_deadline_s transfer_deadline_s"),
+                *_of(c_int32, "rank world_size num_layers num_experts num_slots num_gpus num_nodes num_groups vote_every report_every "
+                              "report_max_steps layers_per_chunk state_placement nccl_max_ctas nccl_channels_per_net_peer "
+                              "nccl_traffic_class nccl_warm_up_ranks pipeline_parallel_size expert_tensor_parallel reserved "
+                              "require_daemon take_over"),
+                ("split", c_char_p), *_of(c_int32, "ahead reserved2")]
 
 
 class Tensor(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("base", c_void_p), ("row_bytes", c_int64),
-                ("row_stride", c_int64), ("num_rows", c_int32), ("layer", c_int32), ("role", c_int32),
-                ("reserved", c_int32), ("rebuild", RebuildCallback), ("user", c_void_p)]
+    _fields_ = [_SIZE, ("name", c_char_p), ("base", c_void_p), *_of(c_int64, "row_bytes row_stride"),
+                *_of(c_int32, "num_rows layer role reserved"), ("rebuild", RebuildCallback), ("user", c_void_p)]
 
 
 class ReplicaRows(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("name", c_char_p), ("base", c_void_p), ("row_bytes", c_int64),
-                ("row_stride", c_int64), ("num_rows", c_int32), ("layer", c_int32), ("type", c_int32), ("reserved", c_int32)]
+    _fields_ = [_SIZE, ("name", c_char_p), ("base", c_void_p), *_of(c_int64, "row_bytes row_stride"),
+                *_of(c_int32, "num_rows layer type reserved")]
 
 
 class Boundary(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("voted", c_int32), ("switched", c_int32), ("version", c_int64),
-                ("sent_bytes", c_int64), ("received_bytes", c_int64), ("pause_s", c_double),
-                ("decided_first_step", c_int64), ("decided_last_step", c_int64), ("reason", c_char_p)]
+    _fields_ = [_SIZE, *_of(c_int32, "voted switched"), *_of(c_int64, "version sent_bytes received_bytes"), ("pause_s", c_double),
+                *_of(c_int64, "decided_first_step decided_last_step"), ("reason", c_char_p)]
 
 
 class Placement(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("version", c_int64), ("digest", c_char * 72), ("num_layers", c_int32),
-                ("num_experts", c_int32), ("num_slots", c_int32), ("first_local_slot", c_int32),
-                ("num_local_slots", c_int32), ("max_replicas", c_int32), ("physical_to_logical_map", c_void_p),
-                ("logical_to_physical_map", c_void_p), ("logical_replica_count", c_void_p)]
+    _fields_ = [_SIZE, ("version", c_int64), ("digest", c_char * 72),
+                *_of(c_int32, "num_layers num_experts num_slots first_local_slot num_local_slots max_replicas"),
+                *_of(c_void_p, "physical_to_logical_map logical_to_physical_map logical_replica_count")]
 
 
 class DeviceTables(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("num_layers", c_int32), ("num_experts", c_int32), ("num_slots", c_int32),
-                ("reserved", c_int32)] + [
-        (name, c_void_p) for name in ("physical_to_logical_map", "logical_replica_count", "replicas", "first_replica",
-                                      "candidates", "first_candidate", "thresholds")
-    ]
+    _fields_ = [_SIZE, *_of(c_int32, "num_layers num_experts num_slots reserved"),
+                *_of(c_void_p, "physical_to_logical_map logical_replica_count replicas first_replica candidates first_candidate "
+                               "thresholds")]
 
 
 class Choices(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("expert_ids", c_void_p), ("is_padding", c_void_p), ("counters", c_void_p),
-                ("num_tokens", c_int64), ("top_k", c_int32), ("num_experts", c_int32), ("id_type", c_int32),
-                ("reserved", c_int32)]
+    _fields_ = [_SIZE, *_of(c_void_p, "expert_ids is_padding counters"), ("num_tokens", c_int64),
+                *_of(c_int32, "top_k num_experts id_type reserved")]
 
 
 class Batch(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("totals", c_void_p), ("by_gpu", c_void_p), ("before", c_void_p),
-                ("mine", c_void_p), ("num_experts", c_int32), ("num_gpus", c_int32)]
+    _fields_ = [_SIZE, *_of(c_void_p, "totals by_gpu before mine"), *_of(c_int32, "num_experts num_gpus")]
 
 
 class Split(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("quotas", c_void_p), ("own", c_void_p), ("tight_gpus", c_void_p),
-                ("num_slots", c_int32), ("num_tight_gpus", c_int32), ("version", c_int64), ("peak", c_double),
-                ("mean", c_double), ("balancedness", c_double), ("equal_peak", c_double)]
+    _fields_ = [_SIZE, *_of(c_void_p, "quotas own tight_gpus"), *_of(c_int32, "num_slots num_tight_gpus"), ("version", c_int64),
+                *_of(c_double, "peak mean balancedness equal_peak")]
 
 
 class SplitOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("gpu_speeds", c_void_p), ("slack", c_double), ("num_gpus", c_int32),
-                ("reserved", c_int32)]
+    _fields_ = [_SIZE, ("gpu_speeds", c_void_p), ("slack", c_double), *_of(c_int32, "num_gpus reserved")]
 
 
 class Stats(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("connected", c_int32), ("reserved", c_int32), ("reconnects", c_int64),
-                ("reports_sent", c_int64), ("refusals", c_int64), ("dropped_steps", c_int64), ("votes", c_int64),
-                ("commits", c_int64), ("dropped_chunks", c_int64), ("disconnected_s", c_double),
-                ("session_waits_over_1ms", c_int64)]
+    _fields_ = [_SIZE, *_of(c_int32, "connected reserved"),
+                *_of(c_int64, "reconnects reports_sent refusals dropped_steps votes commits dropped_chunks"),
+                ("disconnected_s", c_double), ("session_waits_over_1ms", c_int64)]
 
 
 class RebalanceOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_int32) for name in ("num_layers", "num_experts", "num_replicas", "num_groups", "num_nodes", "num_gpus",
-                                     "tie_break", "reserved")
-    ]
+    _fields_ = [_SIZE, *_of(c_int32, "num_layers num_experts num_replicas num_groups num_nodes num_gpus tie_break reserved")]
 
 
 class PlanOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("policy", c_char_p), ("previous", c_void_p),
-                ("previous_replicas", c_void_p), ("gpu_speeds", c_void_p), ("previous_max_replicas", c_int32)] + [
-        (name, c_int32) for name in ("num_layers", "num_experts", "num_slots", "num_gpus", "num_nodes", "num_groups",
-                                     "tie_break", "hierarchy", "effort", "allow_duplicates", "max_moves_per_gpu")
-    ]
+    _fields_ = [_SIZE, ("policy", c_char_p), *_of(c_void_p, "previous previous_replicas gpu_speeds"),
+                *_of(c_int32, "previous_max_replicas num_layers num_experts num_slots num_gpus num_nodes num_groups tie_break "
+                              "hierarchy effort allow_duplicates max_moves_per_gpu")]
 
 
 class ReplayOptions(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("policy", c_char_p), ("split", c_char_p), ("min_gain", c_double), ("token_ns", c_double)] + [
-        (name, c_int64) for name in ("expert_bytes", "steps_of_window", "every", "history")] + [
-        (name, c_int32) for name in ("num_windows", "num_layers", "num_experts", "num_slots", "num_gpus", "num_nodes", "num_groups",
-                                     "reserved")
-    ]
+    _fields_ = [_SIZE, *_of(c_char_p, "policy split"), *_of(c_double, "min_gain token_ns"),
+                *_of(c_int64, "expert_bytes steps_of_window every history"),
+                *_of(c_int32, "num_windows num_layers num_experts num_slots num_gpus num_nodes num_groups reserved")]
 
 
 class ReplayFigures(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t)] + [
-        (name, c_double) for name in ("balancedness_without_eplb", "balancedness", "seconds_without_eplb", "seconds_saved",
-                                      "seconds_spent")] + [(name, c_int64) for name in ("rebalances", "transfers", "bytes")]
+    _fields_ = [_SIZE, *_of(c_double, "balancedness_without_eplb balancedness seconds_without_eplb seconds_saved seconds_spent"),
+                *_of(c_int64, "rebalances transfers bytes")]
 
 
 class PlanSizes(ctypes.Structure):
-    _fields_ = [("struct_size", c_size_t), ("num_layers", c_int32), ("num_experts", c_int32), ("num_slots", c_int32),
-                ("max_replicas", c_int32)]
+    _fields_ = [_SIZE, *_of(c_int32, "num_layers num_experts num_slots max_replicas")]
 
 
 Struct = TypeVar("Struct", bound=ctypes.Structure)

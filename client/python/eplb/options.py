@@ -10,8 +10,7 @@ from typing import Any, Dict, Mapping, Optional, Union
 
 from eplb import _library
 from eplb import _structs as structs
-from eplb._arguments import choice, expect_fields, integer, switch, text
-from eplb.errors import InvalidArgument
+from eplb._arguments import choice, expect_fields, integer, real, switch, text
 
 Seconds = Union[float, datetime.timedelta]
 Text = Union[str, "os.PathLike[str]"]
@@ -101,7 +100,7 @@ def to_struct(options: Options) -> structs.ClientOptions:
             continue
         if field.name in _DEADLINES:
             seconds = value.total_seconds() if isinstance(value, datetime.timedelta) else value
-            setattr(struct, field.name + "_s", _number(field.name, seconds))
+            setattr(struct, field.name + "_s", real(field.name, seconds))
         elif field.name == "state_placement":
             struct.state_placement = structs.STATE_PLACEMENTS[choice(field.name, value, structs.STATE_PLACEMENTS)]
         elif field.name in _SWITCHES:
@@ -114,10 +113,3 @@ def to_struct(options: Options) -> structs.ClientOptions:
         else:
             setattr(struct, field.name, integer(field.name, value, ctypes.sizeof(types[field.name])))
     return struct
-
-
-def _number(name: str, value: Any) -> float:
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise InvalidArgument(f"{name}: {value!r}, expected seconds") from None

@@ -1,7 +1,8 @@
-// The error that names missing ranks, and the ranks that it names.
+// Collectives among all ranks: the number of answers, and the error that names missing ranks.
 #include "client/rows/control/control_channel.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "absl/strings/cord.h"
 #include "absl/strings/numbers.h"
@@ -19,6 +20,15 @@ namespace {
 constexpr char kMissingRanksPayload[] = "eplb.missing_ranks";
 
 }  // namespace
+
+absl::StatusOr<std::vector<std::string>> GatherAll(const char* what, std::string_view bytes,
+                                                   int32_t world_size,
+                                                   const AllGather& all_gather) {
+  absl::StatusOr<std::vector<std::string>> answers = all_gather(bytes);
+  if (!answers.ok() || std::cmp_equal(answers->size(), world_size)) return answers;
+  return FailedPrecondition(what, ": the all-gather gave ", answers->size(),
+                            " answers, world_size is ", world_size);
+}
 
 std::vector<RankId> MissingRanks(const absl::Status& status) {
   std::vector<RankId> ranks;

@@ -23,6 +23,11 @@ namespace eplb {
 // rendezvous can implement it.
 using AllGather = std::function<absl::StatusOr<std::vector<std::string>>(std::string_view bytes)>;
 
+// Returns the bytes of all ranks. errors: FailedPrecondition beginning with `what` for another
+// number of answers than ranks; those of the all-gather.
+absl::StatusOr<std::vector<std::string>> GatherAll(const char* what, std::string_view bytes,
+                                                   int32_t world_size, const AllGather& all_gather);
+
 // Collectives: every rank calls the same verbs in the same order. Threads: one caller at a time.
 // A failed collective breaks the channel for good: every later call returns the same error.
 class ControlChannel {

@@ -31,9 +31,9 @@ struct ControlMessage {
   ControlOp op = ControlOp::kBarrier;
   bool blame_late = false;  // kQuery, kReport: a deadline passed, so late ranks are missing, too
   uint64_t call = 0;        // collectives since the start, from 1
-  std::vector<int64_t> values;  // at most kMaxVoteValues
-  std::vector<RankId> ranks;    // at most kMaxFrameRanks, the rest is cut
-  std::string why;              // at most kMaxFrameText bytes, the rest is cut
+  std::vector<int64_t> values = {};  // at most kMaxVoteValues
+  std::vector<RankId> ranks = {};    // at most kMaxFrameRanks, the rest is cut
+  std::string why = {};              // at most kMaxFrameText bytes, the rest is cut
 };
 inline constexpr size_t kMaxFrameRanks = 4096;
 inline constexpr size_t kMaxFrameText = 512;

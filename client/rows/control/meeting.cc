@@ -196,8 +196,7 @@ class Host {
     const RankId peer = answer.handshake.peer();
     if (!expected_.contains(peer) || !Handshake::Admit(answer.fd.get()).ok()) return Drop(answer);
     expected_.erase(peer);
-    meeting_.peers[peer] = {
-        .fd = std::move(answer.fd), .address = std::move(answer.address), .first_miss = {}};
+    meeting_.peers[peer] = {.fd = std::move(answer.fd), .address = std::move(answer.address)};
     answer.over = true;
   }
 

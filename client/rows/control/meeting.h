@@ -22,16 +22,16 @@ struct MeetOptions {
     RankId rank;
     std::vector<std::string> addresses;  // tried in turn, again and again until the deadline
   };
-  std::vector<Dial> dial;
-  std::vector<RankId> expect;              // ranks that dial this one
-  std::vector<const Listener*> listeners;  // addresses that they dial
+  std::vector<Dial> dial = {};
+  std::vector<RankId> expect = {};              // ranks that dial this one
+  std::vector<const Listener*> listeners = {};  // addresses that they dial
   absl::Time deadline;
 };
 
 struct MetPeer {
   Fd fd;
-  std::string address;     // address that was dialled, or on which the peer arrived
-  std::string first_miss;  // error of the first address; empty if it was used
+  std::string address;          // address that was dialled, or on which the peer arrived
+  std::string first_miss = {};  // error of the first address; empty if it was used
 };
 
 struct Meeting {

@@ -28,18 +28,18 @@ constexpr char kClosed[] = "it has closed";
 
 // Why a call cannot go on.
 struct Trouble {
-  std::set<RankId> ranks;  // known to be missing
-  std::string why;
-  bool blame_late = false;         // a deadline passed: who does not answer is missing
-  bool final = false;              // the parent's verdict: nothing more to ask
-  std::optional<RankId> reporter;  // rank that gave up without naming another
+  std::set<RankId> ranks = {};  // known to be missing
+  std::string why = {};
+  bool blame_late = false;              // a deadline passed: who does not answer is missing
+  bool final = false;                   // the parent's verdict: nothing more to ask
+  std::optional<RankId> reporter = {};  // rank that gave up without naming another
 };
 
 struct Call {
   ControlOp op = ControlOp::kBarrier;
-  std::vector<int64_t> values;
-  absl::Time deadline;
-  absl::Duration timeout;
+  std::vector<int64_t> values = {};
+  absl::Time deadline = {};
+  absl::Duration timeout = {};
   bool sent_up = false;
 
   std::string Name() const {
@@ -100,7 +100,7 @@ class TcpChannel : public ControlChannel {
 
  private:
   absl::Status RunWithoutValues(ControlOp op, absl::Duration timeout) {
-    Call call{.op = op, .values = {}, .deadline = MonotonicNow() + timeout, .timeout = timeout};
+    Call call{.op = op, .deadline = MonotonicNow() + timeout, .timeout = timeout};
     return Run(call).status();
   }
 
@@ -130,7 +130,7 @@ class TcpChannel : public ControlChannel {
     std::optional<Trouble> trouble;
     for (const Neighbour& child : neighbours_.children()) {
       if (!child.gone) continue;  // it left after the last vote
-      Merge(Trouble{.ranks = {child.rank}, .why = "connection closed", .reporter = {}}, trouble);
+      Merge(Trouble{.ranks = {child.rank}, .why = "connection closed"}, trouble);
     }
     while (!trouble.has_value() && !neighbours_.AllAnswered()) {
       const std::vector<NeighbourEvent> events = neighbours_.Receive(call.deadline);
@@ -156,13 +156,10 @@ class TcpChannel : public ControlChannel {
   Trouble TimedOut(const Call& call) const {
     if (const absl::Status stopped = CheckWait(); !stopped.ok()) {
       return {.ranks = {options_.rank},
-              .why = absl::StrCat("its wait was interrupted: ", stopped.message()),
-              .reporter = {}};
+              .why = absl::StrCat("its wait was interrupted: ", stopped.message())};
     }
-    return {.ranks = {},
-            .why = absl::StrCat("no answer in ", absl::FormatDuration(call.timeout)),
-            .blame_late = true,
-            .reporter = {}};
+    return {.why = absl::StrCat("no answer in ", absl::FormatDuration(call.timeout)),
+            .blame_late = true};
   }
 
   // True when the parent's result is among the events; `call` has its values then. Whatever else
@@ -191,7 +188,7 @@ class TcpChannel : public ControlChannel {
     if (!event.frame.has_value()) {
       // Its vote is in: the result may still come, and the next call will notice.
       if (child.answered) return std::nullopt;
-      return Trouble{.ranks = {child.rank}, .why = event.why, .reporter = {}};
+      return Trouble{.ranks = {child.rank}, .why = event.why};
     }
     const ControlMessage& frame = *event.frame;
     if (frame.type == ControlMessageType::kReport) {
@@ -199,8 +196,7 @@ class TcpChannel : public ControlChannel {
       child.answered = true;
       Trouble trouble{.ranks = {frame.ranks.begin(), frame.ranks.end()},
                       .why = frame.why,
-                      .blame_late = frame.blame_late,
-                      .reporter = {}};
+                      .blame_late = frame.blame_late};
       if (frame.ranks.empty()) trouble.reporter = child.rank;
       return trouble;
     }
@@ -217,20 +213,17 @@ class TcpChannel : public ControlChannel {
 
   std::optional<Trouble> OnParent(const Call& call, const NeighbourEvent& event) const {
     if (!event.frame.has_value()) {
-      return Trouble{.ranks = {parent_->rank}, .why = event.why, .reporter = {}};
+      return Trouble{.ranks = {parent_->rank}, .why = event.why};
     }
     const ControlMessage& frame = *event.frame;
     switch (frame.type) {
       case ControlMessageType::kAbort:
-        return Trouble{.ranks = {frame.ranks.begin(), frame.ranks.end()},
-                       .why = frame.why,
-                       .final = true,
-                       .reporter = {}};
+        return Trouble{
+            .ranks = {frame.ranks.begin(), frame.ranks.end()}, .why = frame.why, .final = true};
       case ControlMessageType::kQuery:
         // After our vote went up the verdict follows by itself.
         if (call.sent_up || frame.call < call_number_) return std::nullopt;
-        return Trouble{
-            .ranks = {}, .why = frame.why, .blame_late = frame.blame_late, .reporter = {}};
+        return Trouble{.why = frame.why, .blame_late = frame.blame_late};
       default:
         return Mismatch(call, parent_->rank, frame);
     }
@@ -239,14 +232,13 @@ class TcpChannel : public ControlChannel {
   Trouble Mismatch(const Call& call, RankId peer, const ControlMessage& frame) const {
     if ((call.op == ControlOp::kFarewell) != (frame.op == ControlOp::kFarewell)) {
       const RankId closed = call.op == ControlOp::kFarewell ? options_.rank : peer;
-      return {.ranks = {closed}, .why = kClosed, .reporter = {}};
+      return {.ranks = {closed}, .why = kClosed};
     }
-    const Call other{.op = frame.op, .values = frame.values, .deadline = {}, .timeout = {}};
+    const Call other{.op = frame.op, .values = frame.values};
     return {.ranks = {peer},
             .why = absl::StrCat("it made call ", frame.call, " (", other.Name(), ") where rank ",
                                 options_.rank.value, " made call ", call_number_, " (", call.Name(),
-                                ")"),
-            .reporter = {}};
+                                ")")};
   }
 
   // Learns the names: from the subtree, then from the parent. Nothing is returned when the result
@@ -336,9 +328,7 @@ class TcpChannel : public ControlChannel {
     return {.type = type,
             .op = call.op,
             .call = call_number_,
-            .values = carries_values ? call.values : std::vector<int64_t>{},
-            .ranks = {},
-            .why = {}};
+            .values = carries_values ? call.values : std::vector<int64_t>{}};
   }
 
   // A neighbour that cannot take a frame is found to be gone, or late, by the reading side.
@@ -358,12 +348,7 @@ class TcpChannel : public ControlChannel {
 
 // answers: of each rank, its address and its host. errors: FailedPrecondition, equal on all ranks,
 // when a rank of several hosts gave an address that only its own host reaches.
-absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::string>& answers,
-                                                     int32_t world_size) {
-  if (answers.size() != static_cast<size_t>(world_size)) {
-    return FailedPrecondition("control channel: the all-gather gave ", answers.size(),
-                              " answers, expected ", world_size);
-  }
+absl::StatusOr<std::vector<std::string>> AddressesOf(const std::vector<std::string>& answers) {
   std::vector<std::string> addresses;
   std::set<std::string> hosts;
   for (const std::string& answer : answers) {
@@ -389,14 +374,14 @@ absl::StatusOr<std::unique_ptr<ControlChannel>> MakeTcpControlChannel(
   if (options.secret.empty()) return InvalidInput("control channel: the secret is empty");
   EPLB_ASSIGN_OR_RETURN(const Listener listener, ListenTcp(options.bind_address, 0));
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> answers,
-                        all_gather(absl::StrCat(listener.address, "\n",
-                                                options.host.empty() ? BootId() : options.host)));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> addresses,
-                        AddressesOf(answers, options.world_size));
+                        GatherAll("control channel",
+                                  absl::StrCat(listener.address, "\n",
+                                               options.host.empty() ? BootId() : options.host),
+                                  options.world_size, all_gather));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> addresses, AddressesOf(answers));
   MeetOptions meet{.handshake = {.secret = options.secret,
                                  .role = ConnectionRole::kControl,
                                  .self = options.rank},
-                   .dial = {},
                    .expect = ChildrenOf(options.rank, options.world_size),
                    .listeners = {&listener},
                    .deadline = MonotonicNow() + options.connect_timeout};

@@ -65,7 +65,7 @@ std::vector<NeighbourEvent> TreeNeighbours::Receive(absl::Time until) {
                           .frame = std::nullopt,
                           .why = std::string(next.status().message())});
       } else if (next->has_value()) {
-        events.push_back({.from = &neighbour, .frame = *std::move(next), .why = {}});
+        events.push_back({.from = &neighbour, .frame = *std::move(next)});
       }
       polled.push_back({.fd = neighbour.connection.fd(), .events = POLLIN, .revents = 0});
     };

@@ -33,7 +33,7 @@ struct Neighbour {
 struct NeighbourEvent {
   Neighbour* from = nullptr;
   std::optional<ControlMessage> frame;
-  std::string why;  // cause of the loss
+  std::string why = {};  // cause of the loss
 };
 
 // Threads: one caller.

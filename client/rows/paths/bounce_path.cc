@@ -40,7 +40,7 @@ struct MappedArena {
 // Memory that the device may read or write while copies are under way.
 struct Bounce {
   BounceParts own;
-  std::map<RankId, MappedArena> peers;  // on this host
+  std::map<RankId, MappedArena> peers = {};  // on this host
 };
 
 // Part of a row that is copied down and sent: the whole row if it is written directly into the
@@ -116,8 +116,8 @@ class BouncePath : public SummedPath {
   };
   struct Descent {
     std::vector<Piece> pieces;
-    std::vector<size_t> summed;   // indices of rows whose first piece it has
-    std::optional<int64_t> sums;  // batches
+    std::vector<size_t> summed = {};   // indices of rows whose first piece it has
+    std::optional<int64_t> sums = {};  // batches
     int64_t transfer = 0;
   };
   cuda::RowQueue& down() const { return *bounce_->own.down; }
@@ -135,7 +135,7 @@ class BouncePath : public SummedPath {
         ledger_->CurrentRound([this](RankId peer) { return IsReady(peer); });
     bool moved = false;
     while (descents_.size() < kMaxBouncing && NumPieces() < kMaxPieces) {
-      Descent next{.pieces = CutPieces(round), .summed = {}, .sums = std::nullopt};
+      Descent next{.pieces = CutPieces(round)};
       if (next.pieces.empty()) break;
       EPLB_RETURN_IF_ERROR(Begin(next));
       descents_.push_back(std::move(next));
@@ -363,7 +363,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeBounceTransport(const TransportOp
   if (options.use_shared_memory) shared.descriptor = parts.arena.fd();
   EPLB_ASSIGN_OR_RETURN(LinkParts links, SetUpLinks(options, shared, all_gather));
   HostPeers peers = MapPeers(std::move(links), options);
-  auto bounce = std::make_unique<Bounce>(Bounce{.own = std::move(parts), .peers = {}});
+  auto bounce = std::make_unique<Bounce>(Bounce{.own = std::move(parts)});
   LinkNotes notes;
   for (auto& [rank, arena] : peers.mapped) {
     MappedArena& peer = bounce->peers[rank];
@@ -385,8 +385,7 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeBouncePathInto(std::span<std::byte>
                                                             std::unique_ptr<cuda::RowQueue> up) {
   EPLB_ASSIGN_OR_RETURN(BounceParts parts, Reserve(static_cast<int64_t>(staging.size()), staging,
                                                    std::move(down), std::move(up)));
-  return std::make_unique<BouncePath>(
-      std::make_unique<Bounce>(Bounce{.own = std::move(parts), .peers = {}}));
+  return std::make_unique<BouncePath>(std::make_unique<Bounce>(Bounce{.own = std::move(parts)}));
 }
 
 }  // namespace eplb

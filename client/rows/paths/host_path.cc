@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/link_transport.h"
+#include "client/rows/row_path.h"
 
 namespace eplb {
 namespace {
@@ -120,10 +121,6 @@ class HostPath : public RowPath {
 
 }  // namespace
 
-std::unique_ptr<RowPath> MakeHostPath(StagingArena own, std::map<RankId, StagingArena> mapped) {
-  return std::make_unique<HostPath>(std::move(own), std::move(mapped));
-}
-
 HostPeers MapPeers(LinkParts parts, const TransportOptions& options) {
   HostPeers peers;
   LinkNotes notes;
@@ -156,7 +153,7 @@ absl::StatusOr<std::unique_ptr<Transport>> MakeHostTransport(const TransportOpti
   EPLB_ASSIGN_OR_RETURN(LinkParts parts, SetUpLinks(options, shared, all_gather));
   HostPeers peers = MapPeers(std::move(parts), options);
   return MakeLinkTransport(options.rank, options.max_row_bytes, std::move(peers.links),
-                           MakeHostPath(*std::move(arena), std::move(peers.mapped)));
+                           std::make_unique<HostPath>(*std::move(arena), std::move(peers.mapped)));
 }
 
 }  // namespace eplb

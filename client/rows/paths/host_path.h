@@ -4,19 +4,14 @@
 #pragma once
 
 #include <map>
-#include <memory>
 #include <vector>
 
 #include "client/rows/link_setup.h"
-#include "client/rows/row_path.h"
 #include "client/rows/staging_arena.h"
 #include "client/rows/transport.h"
 #include "placement/ids.h"
 
 namespace eplb {
-
-// mapped: the arenas of the peers that share theirs.
-std::unique_ptr<RowPath> MakeHostPath(StagingArena own, std::map<RankId, StagingArena> mapped);
 
 // The connections to peers, and the arenas of those that share theirs.
 struct HostPeers {

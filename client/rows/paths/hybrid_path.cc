@@ -88,8 +88,6 @@ class HybridPath : public RowPath {
 
   absl::Status OpenPart(Part& part, const RowMoves& moves, LinkSet& links) {
     RowMoves own{.post_id = moves.post_id,
-                 .sends = {},
-                 .receives = {},
                  .deadline = moves.deadline,
                  .begin_by = moves.begin_by,
                  .stream = moves.stream,

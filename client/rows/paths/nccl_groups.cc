@@ -117,13 +117,12 @@ absl::StatusOr<std::vector<NcclGroup>> CutIntoGroups(const RowMoves& moves, int6
     if (groups.size() <= k) groups.resize(k + 1, {.round = round});
     return groups[k];
   };
-  for (const auto& [number, rows] : sends) {
-    std::vector<NcclPiece> pieces = Cut(rows, piece_bytes);
-    for (size_t k = 0; k < pieces.size(); ++k) group_of(number, k).send = std::move(pieces[k]);
-  }
-  for (const auto& [number, rows] : receives) {
-    std::vector<NcclPiece> pieces = Cut(rows, piece_bytes);
-    for (size_t k = 0; k < pieces.size(); ++k) group_of(number, k).receive = std::move(pieces[k]);
+  for (const auto& [sides, side] :
+       {std::pair{&sends, &NcclGroup::send}, std::pair{&receives, &NcclGroup::receive}}) {
+    for (const auto& [number, rows] : *sides) {
+      std::vector<NcclPiece> pieces = Cut(rows, piece_bytes);
+      for (size_t k = 0; k < pieces.size(); ++k) group_of(number, k).*side = std::move(pieces[k]);
+    }
   }
   std::vector<NcclGroup> groups;
   for (auto& [number, round] : rounds) {

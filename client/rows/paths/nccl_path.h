@@ -32,10 +32,10 @@ struct NcclPathParts {
   std::optional<int32_t> device;  // made current while NCCL is called; absent: host memory
   RankId self;
   std::vector<RankId> ranks;  // ranks of the EP group, rising, with self
-  std::unique_ptr<cuda::RowQueue> pack_queue;
-  std::unique_ptr<cuda::RowQueue> group_queue;  // NCCL runs on its stream
+  std::unique_ptr<cuda::RowQueue> pack_queue = nullptr;
+  std::unique_ptr<cuda::RowQueue> group_queue = nullptr;  // NCCL runs on its stream
   // Sums what was received: beside the groups, not between them.
-  std::unique_ptr<cuda::RowQueue> check_queue;
+  std::unique_ptr<cuda::RowQueue> check_queue = nullptr;
   int64_t staging_bytes = 0;  // to be allocated
   // Staging in memory that another path uses as well, in place of staging_bytes. Its owner is never
   // destroyed while a kernel may still write there.

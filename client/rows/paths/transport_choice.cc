@@ -53,11 +53,8 @@ std::string JoinReasons(const std::vector<std::string>& reasons) {
 // ok when all ranks say ok. errors: FailedPrecondition with the reasons of those that do not.
 absl::Status Agree(const absl::Status& own, int32_t world_size, const AllGather& all_gather) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> all,
-                        all_gather(own.ok() ? "" : absl::StrCat("!", own.message())));
-  if (all.size() != static_cast<size_t>(world_size)) {
-    return FailedPrecondition("the all-gather gave ", all.size(), " answers, world_size is ",
-                              world_size);
-  }
+                        GatherAll("transport", own.ok() ? "" : absl::StrCat("!", own.message()),
+                                  world_size, all_gather));
   std::vector<std::string> reasons;
   reasons.reserve(all.size());
   for (const std::string& answer : all) reasons.push_back(answer.empty() ? "" : answer.substr(1));
@@ -71,7 +68,7 @@ std::string TextOf(const RankPlace& place) {
 
 absl::StatusOr<RankPlace> PlaceFrom(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
-  RankPlace place{.host = parts.second, .ep_group = {}};
+  RankPlace place{.host = parts.second};
   if (!absl::SimpleAtoi(parts.first, &place.ep_group.value)) {
     return FailedPrecondition("it does not say where it runs (another version?)");
   }
@@ -83,7 +80,9 @@ absl::StatusOr<std::vector<RankPlace>> GatherPlaces(const RowMoverOptions& optio
                                                     const AllGather& all_gather) {
   const RankPlace own{.host = options.host.empty() ? BootId() : options.host,
                       .ep_group = options.ep_group.front()};
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> texts, all_gather(TextOf(own)));
+  EPLB_ASSIGN_OR_RETURN(
+      const std::vector<std::string> texts,
+      GatherAll("transport", TextOf(own), options.transport.world_size, all_gather));
   std::vector<RankPlace> places;
   for (size_t rank = 0; rank < texts.size(); ++rank) {
     absl::StatusOr<RankPlace> place = PlaceFrom(texts[rank]);
@@ -210,7 +209,7 @@ absl::StatusOr<RowMover> MakeRowMover(const RowMoverOptions& given, const AllGat
   EPLB_ASSIGN_OR_RETURN(std::vector<TransportCandidate> candidates, CandidatesOf(options, places));
   EPLB_ASSIGN_OR_RETURN(TransportChoice choice,
                         FirstUsable(std::move(candidates), options.transport, all_gather));
-  RowMover mover{.transport = std::move(choice.transport), .queue = nullptr, .report = {}};
+  RowMover mover{.transport = std::move(choice.transport)};
   mover.report.name = std::string(mover.transport->name());
   mover.report.fallback_reason = std::move(choice.fallback_reason);
   mover.report.device = options.memory.device;

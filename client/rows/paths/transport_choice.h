@@ -55,8 +55,8 @@ struct TransportReport {
 // How rows move: who carries them between ranks and who copies them on this one.
 struct RowMover {
   std::unique_ptr<Transport> transport;
-  std::unique_ptr<cuda::RowQueue> queue;
-  TransportReport report;
+  std::unique_ptr<cuda::RowQueue> queue = nullptr;
+  TransportReport report = {};
 };
 
 struct RowMoverOptions {
@@ -77,8 +77,8 @@ struct RowMoverOptions {
 
 // Host and device of a rank.
 struct RankPlace {
-  std::string host;  // equal on ranks that share one; empty: one of its own
-  RankId ep_group;   // its lowest rank
+  std::string host;      // equal on ranks that share one; empty: one of its own
+  RankId ep_group = {};  // its lowest rank
 };
 
 // Returns the transports that "auto" tries for rows in GPU memory, best first. places: those of all

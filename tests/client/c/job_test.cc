@@ -66,33 +66,6 @@ TEST_F(CJobTest, RanksSwitchAtTheSameStepAndEveryRowIsRight) {
   EXPECT_FALSE(daemon.WaitFor<wire::Goodbye>(0).value().failed) << "NULL is the normal end";
 }
 
-TEST_F(CJobTest, RowsAreCarriedToAnotherPlacementAndBack) {
-  CJob job(kRanks);
-  ASSERT_EQ(job.Start(), EPLB_OK) << eplb_last_message();
-  job.Run([](CRank& rank) {
-    std::vector<int32_t> falling;
-    for (int32_t layer = 0; layer < kSmallLayers; ++layer) {
-      for (int32_t slot = kSmallExperts; slot-- > 0;) falling.push_back(slot);
-    }
-    ASSERT_EQ(eplb_client_carry(rank.client(), falling.data(), falling.size(), nullptr), EPLB_OK)
-        << rank.message();
-    EXPECT_EQ(rank.WrongSlots(), 6) << "two slots of three layers have another expert's bytes";
-    eplb_placement rows = {};
-    rows.struct_size = sizeof(rows);
-    EXPECT_EQ(eplb_client_row_placement(rank.client(), &rows), EPLB_OK);
-    EXPECT_EQ(std::vector<int32_t>(rows.physical_to_logical_map,
-                                   rows.physical_to_logical_map + falling.size()),
-              falling);
-    EXPECT_EQ(eplb_client_step_boundary(rank.client(), 0, nullptr, nullptr),
-              EPLB_FAILED_PRECONDITION);
-    ASSERT_EQ(eplb_client_carry(rank.client(), nullptr, 0, nullptr), EPLB_OK) << rank.message();
-    EXPECT_EQ(rank.WrongSlots(), 0);
-    EXPECT_EQ(eplb_client_row_placement(rank.client(), &rows), EPLB_OK);
-    EXPECT_EQ(rows.physical_to_logical_map[0], 0);
-    EXPECT_EQ(rank.Step(0), EPLB_OK) << rank.message();
-  });
-}
-
 absl::StatusOr<std::vector<std::string>> GatherAlone(std::string_view bytes) {
   return std::vector<std::string>{std::string(bytes)};
 }
@@ -196,14 +169,6 @@ TEST_F(CJobTest, AllGatherThatThrowsIsInternalAndConnectCanBeCalledAgain) {
   EXPECT_EQ(rank.message(), "all_gather: the callback threw: store gone");
   broken = false;
   EXPECT_EQ(rank.Connect(), EPLB_OK) << rank.message();
-}
-
-TEST_F(CJobTest, AllGatherWithTooFewAnswersIsNamed) {
-  CRank few(1, 2, [](std::string_view) -> absl::StatusOr<std::vector<std::string>> {
-    return std::vector<std::string>{"one"};
-  });
-  EXPECT_EQ(few.Connect(), EPLB_FAILED_PRECONDITION);
-  EXPECT_EQ(few.message(), "start: the all-gather gave 1 answers, world_size is 2");
 }
 
 }  // namespace

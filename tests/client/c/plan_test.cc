@@ -1,11 +1,8 @@
 // Plans without a job by the C interface.
-#include "client/c/plan.h"
-
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cmath>
 #include <cstdint>
 #include <fstream>
 #include <limits>
@@ -145,18 +142,6 @@ TEST(PlanTest, BalancedEvensOutAndSaysHowEven) {
   EXPECT_THAT(balancedness, Each(1.0));
   EXPECT_THAT(MapsOf(plan).counts, Each(1));
   EXPECT_EQ(eplb_plan_copy_maps(plan.get(), nullptr, nullptr, nullptr), EPLB_OK);
-}
-
-TEST(PlanTest, ALayerWithoutLoadHasNoBalancedness) {
-  const eplb_plan_options options = OptionsOf(4);
-  constexpr int64_t kIdleLayer[] = {90, 80, 10, 20, 0, 0, 0, 0};
-  eplb_plan* raw = nullptr;
-  ASSERT_EQ(eplb_plan_from_counts(&options, kIdleLayer, &raw), EPLB_OK) << eplb_last_message();
-  const Plan plan(raw);
-  std::vector<double> balancedness(2);
-  ASSERT_EQ(eplb_plan_copy_figures(plan.get(), balancedness.data(), nullptr), EPLB_OK);
-  EXPECT_EQ(balancedness[0], 1);
-  EXPECT_TRUE(std::isnan(balancedness[1]));
 }
 
 TEST(PlanTest, IncrementalStartsFromThePlanBefore) {

@@ -38,28 +38,6 @@ class CReplicasTest : public ::testing::Test {
   CJob job_;
 };
 
-TEST_F(CReplicasTest, SumsBroadcastsAndSquaresCountAnExpertOnce) {
-  job_.Run([](CRank& rank) {
-    const double first = rank.rank() * 3;
-    std::vector<double> gradient = {first + 1, first + 2, first + 3};
-    const eplb_replica_rows rows = RowsOf(gradient, 1);
-    ASSERT_EQ(eplb_client_reduce_gradients(rank.client(), &rows, 1, nullptr), EPLB_OK)
-        << rank.message();
-    const std::vector<double> sums[] = {{1 + 5, 2 + 6, 3}, {4, 5, 6}};
-    EXPECT_EQ(gradient, sums[rank.rank()]);
-    std::vector<double> squares(size_t{kSmallLayers} * kSmallExperts, -1);
-    ASSERT_EQ(eplb_client_expert_squares(rank.client(), &rows, 1, nullptr, squares.data(),
-                                         squares.size()),
-              EPLB_OK)
-        << rank.message();
-    EXPECT_THAT(squares, ::testing::ElementsAre(0, 0, 0, 0, 36, 64, 9, 16, 0, 0, 0, 0));
-    ASSERT_EQ(eplb_client_broadcast_weights(rank.client(), &rows, 1, nullptr), EPLB_OK)
-        << rank.message();
-    const std::vector<double> given[] = {{6, 8, 3}, {4, 6, 8}};
-    EXPECT_EQ(gradient, given[rank.rank()]);
-  });
-}
-
 TEST_F(CReplicasTest, MistakesAreNamed) {
   CRank& rank = job_.rank(0);
   std::vector<double> gradient(3);

@@ -14,7 +14,6 @@ namespace eplb {
 namespace {
 
 using ::testing::Each;
-using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 
 constexpr int32_t kSplitExperts = kSmallExperts;
@@ -46,20 +45,10 @@ struct SplitCall {
   eplb_split result = {};
 };
 
-// Returns the choices of rank 0's router, which counts[0] counts.
-std::vector<int32_t> ChoicesOfRankZero() {
-  std::vector<int32_t> ids(16, 0);
-  ids[3] = 1;
-  ids[5] = 3;
-  ids[1] = ids[6] = ids[7] = ids[15] = 2;
-  return ids;
-}
-
-eplb_choices SplitChoicesOf(const std::vector<int32_t>& ids, int64_t* counters) {
+eplb_choices SplitChoicesOf(const std::vector<int32_t>& ids) {
   eplb_choices choices = {};
   choices.struct_size = sizeof(choices);
   choices.expert_ids = ids.data();
-  choices.counters = counters;
   choices.num_tokens = static_cast<int64_t>(ids.size());
   choices.top_k = 1;
   choices.num_experts = kSplitExperts;
@@ -76,40 +65,6 @@ class CSplitTest : public ::testing::Test {
   void SetUp() override { ASSERT_EQ(job_.Start(), EPLB_OK); }
   CJob job_;
 };
-
-TEST_F(CSplitTest, RanksSplitAlikeAndRouteTheirOwn) {
-  std::vector<std::vector<int64_t>> own(kSplitGpus);
-  std::vector<std::vector<int64_t>> quotas(kSplitGpus);
-  job_.Run([&](CRank& rank) {
-    SplitCall batch;
-    ASSERT_EQ(eplb_client_split(rank.client(), 2, &batch.batch, &batch.result), EPLB_OK)
-        << eplb_last_message();
-    EXPECT_EQ(batch.result.peak, 18);
-    EXPECT_EQ(batch.result.mean, 18);
-    EXPECT_EQ(batch.result.balancedness, 1);
-    EXPECT_EQ(batch.result.equal_peak, 21);
-    EXPECT_EQ(batch.result.num_tight_gpus, 2);
-    EXPECT_THAT(batch.tight, ElementsAre(0, 1));
-    quotas[static_cast<size_t>(rank.rank())] = batch.quotas;
-    own[static_cast<size_t>(rank.rank())] = batch.own;
-    if (rank.rank() != 0) return;
-    const std::vector<int32_t> ids = ChoicesOfRankZero();
-    std::vector<int64_t> counters(kSplitExperts + 1);
-    const eplb_choices choices = SplitChoicesOf(ids, counters.data());
-    std::vector<int32_t> slots(ids.size(), 77);
-    ASSERT_EQ(eplb_client_route_split(rank.client(), 2, &choices, &batch.result, slots.data()),
-              EPLB_OK)
-        << eplb_last_message();
-    std::vector<int64_t> met(kSplitSlots);
-    for (const int32_t slot : slots) ++met[static_cast<size_t>(slot)];
-    EXPECT_EQ(met, batch.own);
-    EXPECT_THAT(counters, ElementsAre(10, 1, 4, 1, 0));
-  });
-  EXPECT_EQ(quotas[0], quotas[1]);
-  for (size_t slot = 0; slot < kSplitSlots; ++slot) {
-    EXPECT_EQ(own[0][slot] + own[1][slot], quotas[0][slot]);
-  }
-}
 
 TEST_F(CSplitTest, TotalsAndPrefixesSplitAsTheMatrix) {
   SplitCall by_gpu;
@@ -173,9 +128,9 @@ TEST_F(CSplitTest, MistakesAreNamedAndNothingIsWritten) {
                 "layer is 3, expected 0..2");
   ExpectInvalid(eplb_client_split(nullptr, 0, &batch.batch, &batch.result),
                 "split: client is NULL");
-  const std::vector<int32_t> ids = ChoicesOfRankZero();
+  const std::vector<int32_t> ids(16, 0);
   std::vector<int32_t> slots(ids.size(), 77);
-  const eplb_choices choices = SplitChoicesOf(ids, nullptr);
+  const eplb_choices choices = SplitChoicesOf(ids);
   batch.result.own = nullptr;
   ExpectInvalid(eplb_client_route_split(client, 0, &choices, &batch.result, slots.data()),
                 "split.own is NULL");
@@ -210,17 +165,6 @@ TEST_F(CSplitTest, OptionsThatCannotBeLeaveThoseBefore) {
   ASSERT_EQ(eplb_client_set_split_options(client, &good), EPLB_OK) << eplb_last_message();
   ASSERT_EQ(eplb_client_split(client, 0, &batch.batch, &batch.result), EPLB_OK);
   EXPECT_EQ(batch.result.peak, 24) << "GPU 0 takes 24 tokens, GPU 1 12 at half the speed";
-}
-
-TEST_F(CSplitTest, CountsOfARankAreCompared) {
-  job_.Run([](CRank& rank) {
-    std::vector<int64_t> counts = {20, 2, 4, 10};
-    EXPECT_EQ(eplb_client_check_counts(rank.client(), 1, counts.data(), counts.size()), EPLB_OK)
-        << rank.message();
-    counts[0] += rank.rank();
-    EXPECT_EQ(eplb_client_check_counts(rank.client(), 1, counts.data(), counts.size()),
-              EPLB_FAILED_PRECONDITION);
-  });
 }
 
 // ---- without a client ----

@@ -86,7 +86,7 @@ class RankBody {
  private:
   absl::Status Start() {
     EPLB_ASSIGN_OR_RETURN(ClientParts parts, PrepareClient(OptionsOf(spec_, rank_), all_gather_));
-    EPLB_ASSIGN_OR_RETURN(parts.transport, MakeRows(spec_, rank_, kSecret, parts.all_gather));
+    EPLB_ASSIGN_OR_RETURN(parts.transport, MakeRows(spec_, rank_, kSecret, parts.setup.all_gather));
     parts.control = MakeStrikingControl(std::move(parts.control), striker_);
     parts.transport = MakeStrikingTransport(std::move(parts.transport), striker_);
     auto impl = std::make_unique<Client::Impl>(std::move(parts));

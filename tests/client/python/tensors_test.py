@@ -349,7 +349,7 @@ class OneProcessTest(unittest.TestCase):
                                  ({"num_layers": 2.0}, "num_layers: 2.0, expected an integer"),
                                  ({"num_layers": 1 << 40}, "num_layers: 1099511627776 does not fit into 32 bits"),
                                  ({"job": 5}, "job: 5, expected text"), ({"job": "a/b"}, "job"),
-                                 ({"start_deadline": "soon"}, "start_deadline: 'soon', expected seconds"),
+                                 ({"start_deadline": "soon"}, "start_deadline: 'soon', expected a number"),
                                  ({"polcy": 1}, "option polcy: there is none of this name; eplb.options.Options has the names"),
                                  ({"state_placement": ["a"]}, r"state_placement: \['a'\], expected one of with_primary"),
                                  ({"all_gather": 3}, "^all_gather: 3, expected a callable: bytes -> the bytes of all ranks$"),

@@ -60,7 +60,6 @@ class EpGroup {
       options.push_back({.topology = topology,
                          .gpu = gpu,
                          .ep_group = std::move(ep_group),
-                         .state_residency = residency,
                          .layers_per_chunk = more.layers_per_chunk});
       staging = *StagingBytes(options.back(), memories_.back()->tensors());
     }
@@ -92,7 +91,10 @@ class EpGroup {
   }
 
   MigrationPlan Plan(const Placement& current, const Placement& target) const {
-    const auto plan = PlanMigration(current, target, {}, executors_.front()->migration_options());
+    const ExpertBytes bytes = *CheckTensors(topology_, GpuId{0}, memories_.front()->tensors());
+    const auto plan = PlanMigration(
+        current, target, {},
+        {.weight_bytes = bytes.weight, .state_bytes = bytes.state, .state_residency = residency_});
     EXPECT_TRUE(plan.ok()) << plan.status();
     return *plan;
   }

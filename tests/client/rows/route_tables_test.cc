@@ -114,15 +114,6 @@ void ExpectRoutes(const RouteArrays& arrays, const Placement& placement) {
   }
 }
 
-TEST(RouteTablesTest, HoldsThePlacementFromTheStart) {
-  std::mt19937_64 random(7);
-  const Placement placement = RandomPlacement(random, SmallTopology());
-  const auto tables = RouteTables::Make(cuda::MakeHostRowQueue(), placement, kGpu);
-  ASSERT_TRUE(tables.ok()) << tables.status();
-  ExpectHolds((*tables)->arrays(), placement);
-  ExpectRoutes((*tables)->arrays(), placement);
-}
-
 TEST(RouteTablesTest, AddressesStayAndContentsFollowOverManySwitches) {
   constexpr uint64_t kSeed = 8;
   std::mt19937_64 random(kSeed);

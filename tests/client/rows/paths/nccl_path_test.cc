@@ -62,19 +62,13 @@ TEST(NcclPathTest, ARowWithoutBytesIsSentOnceItsAnnouncementHasLeft) {
 // A kernel of NCCL that began beside the training step's own collectives could wait for them while
 // they wait for it.
 TEST(NcclPathTest, PackingAndGroupsComeAfterTheTrainingStream) {
-  const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
-  ASSERT_TRUE(library.ok()) << library.status();
+  NcclPathParts parts = PartsOfOneRank();
   auto pack = std::make_unique<StubbornQueue>(Stubbornness{});
   auto group = std::make_unique<StubbornQueue>(Stubbornness{});
   StubbornQueue* const queues[] = {pack.get(), group.get()};
-  auto path = MakeNcclPath({.library = *library,
-                            .device = std::nullopt,
-                            .self = RankId{0},
-                            .ranks = {RankId{0}},
-                            .pack_queue = std::move(pack),
-                            .group_queue = std::move(group),
-                            .check_queue = cuda::MakeHostRowQueue(),
-                            .staging_bytes = 64});
+  parts.pack_queue = std::move(pack);
+  parts.group_queue = std::move(group);
+  const auto path = MakeNcclPath(std::move(parts));
   ASSERT_TRUE(path.ok()) << path.status();
   int stream = 0;
   const RowMoves moves{.post_id = 1, .stream = &stream};

@@ -1,0 +1,86 @@
+// The current placement as a client shows it: maps for the host, tables for kernels, and splits.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+
+#include "client/batch_splits.h"
+#include "client/client.h"
+#include "client/rows/route_tables.h"
+#include "client/rows/row_memory.h"
+#include "client/session/member.h"
+
+namespace eplb {
+
+// The arrays behind a PlacementView, which keep their addresses.
+// Memory: L * (S + E * (S - E + 2)) int32.
+class PlacementTables {
+ public:
+  PlacementTables(const RunningPlacement& running, GpuId gpu);
+  PlacementTables(const PlacementTables&) = delete;
+  PlacementTables& operator=(const PlacementTables&) = delete;
+
+  // Writes another placement of the same shape into the arrays.
+  void Update(const RunningPlacement& running);
+  const PlacementView& view() const { return view_; }
+
+ private:
+  std::vector<int32_t> physical_to_logical_;  // [L, S]
+  std::vector<int32_t> replica_count_;        // [L, E]
+  std::vector<int32_t> logical_to_physical_;  // [L, E, S - E + 1], -1 padded
+  PlacementView view_;
+};
+
+// Threads: the training thread.
+class ShownPlacement {
+ public:
+  ShownPlacement(RunningPlacement running, GpuId gpu);
+
+  const RunningPlacement& running() const { return running_; }
+  const PlacementView& view() const { return tables_.view(); }
+  const DeviceTables& device_tables() const { return device_tables_; }
+  BatchSplits& splits() { return splits_; }
+  // The placement of the rows, which Carry may have moved, and its view.
+  const Placement& rows() const { return is_carried() ? *carried_ : *running_.placement; }
+  const PlacementView& row_view() const { return is_carried() ? row_tables_->view() : view(); }
+  bool is_carried() const { return carried_ != nullptr; }
+
+  // Makes the tables for kernels in the memory of the registered rows. errors: as RouteTables::Make
+  // and LoadTokenKernels.
+  absl::Status MakeRouteTables(const RowMemory& memory);
+  bool has_route_tables() const { return route_tables_ != nullptr; }
+  // errors: as RouteTables::Update. REQUIRES: MakeRouteTables returned OK.
+  absl::Status UpdateRouteTables(const Placement& target, std::span<const LayerId> layers,
+                                 void* stream) {
+    return route_tables_->Update(target, layers, stream);
+  }
+  // The process keeps the tables for kernels for good, because freeing them would wait for the GPU.
+  void LeakRouteTables() { (void)route_tables_.release(); }
+
+  // Shows and splits by another placement of the same shape.
+  void Switch(RunningPlacement running);
+  // Shows `placement` under the current version, and splits by it, until the next call.
+  void Show(const Placement& placement);
+  // Shows `placement` under the current version to the host alone.
+  void ShowMaps(const Placement& placement) { tables_.Update(AsCurrent(placement)); }
+  // Sets the placement to which Carry moved the rows.
+  void SetRows(const Placement& placement);
+
+ private:
+  RunningPlacement AsCurrent(const Placement& placement) const;
+
+  const GpuId gpu_;
+  RunningPlacement running_;
+  PlacementTables tables_;
+  BatchSplits splits_;
+  std::shared_ptr<const Placement> carried_;     // null: the rows are where running_ has them
+  std::unique_ptr<PlacementTables> row_tables_;  // tables of carried_, from the first Carry on
+  std::unique_ptr<RouteTables> route_tables_;    // null before MakeRouteTables
+  DeviceTables device_tables_;
+};
+
+}  // namespace eplb
