@@ -123,6 +123,12 @@ void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
   if (const uint64_t step = LastSwitchedStep(job); step > 0) status.set_last_switched_step(step);
   status.set_commits(static_cast<uint64_t>(job.commits));
   status.set_last_reason(job.last_reason);
+  if (!job.plans.empty()) {
+    v1::Plan& newest = *status.mutable_newest_plan();
+    ToProto(job.plans.back(), &newest);
+    newest.clear_candidates();
+    newest.clear_times();
+  }
   if (job.account.pause_seconds > 0) status.set_spent_seconds(job.account.pause_seconds);
   if (!job.current) return;
   const double token_seconds = CostsOf(state, job).token_seconds;

@@ -15,6 +15,7 @@
 
 #include "proto/wire/message_json.h"
 
+#include "eplb/v1/metrics.pb.h"
 #include "eplb/v1/options.pb.h"
 
 namespace eplb {
@@ -84,96 +85,48 @@ using google::protobuf::Message;
 using v1::JobStatus;
 using Value = std::optional<double>;  // a sample without a value is absent
 
-struct Family {
-  MetricType type;
-  const char* name;
-  const char* help;
-  Value (*value)(const Snapshot& snapshot);
-};
-
 template <class Count>
 double Number(Count count) {
   return static_cast<double>(count);
 }
 
-constexpr Family kDaemonFamilies[] = {
-    {kGauge, "eplb_ready",
-     "1 while the daemon can propose to any job, as /readyz: the store takes writes and nothing is "
-     "drained; otherwise 0.",
-     [](const Snapshot& s) -> Value { return s.ready; }},
-    {kGauge, "eplb_leader",
-     "1 while this daemon serves its jobs; 0 while another one does (docs/high-availability.md), "
-     "and once it drains.",
-     [](const Snapshot& s) -> Value { return !s.draining && !s.standby; }},
-    {kGauge, "eplb_standby",
-     "1 while this daemon waits to be elected by the store that it shares; otherwise 0.",
-     [](const Snapshot& s) -> Value { return s.standby; }},
-    {kGauge, "eplb_term",
-     "Leadership number; rises at every start. On a standby: the number of the leader it knows.",
-     [](const Snapshot& s) -> Value { return Number(s.term); }},
-    {kGauge, "eplb_sessions", "Open streams of ranks, all jobs together.",
-     [](const Snapshot& s) -> Value { return Number(s.sessions); }},
-    {kCounter, "eplb_store_errors_total", "Writes that the store refused.",
-     [](const Snapshot& s) -> Value { return Number(s.store_errors); }},
-    {kGauge, "eplb_tls_cert_expiry_timestamp_seconds",
-     "End of the daemon's certificate, seconds since 1970, read from tls.cert now.",
-     [](const Snapshot& s) -> Value {
-       if (!s.tls_cert_expiry) return std::nullopt;
-       return absl::ToDoubleSeconds(*s.tls_cert_expiry - absl::UnixEpoch());
-     }},
-    {kCounter, "eplb_reports_total", "Load reports that the core took.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.reports); }},
-    {kCounter, "eplb_report_bytes_total", "Bytes of their counts in memory, 8 per count.",
-     [](const Snapshot& s) -> Value { return 8 * Number(s.counters.report_cells); }},
-    {kCounter, "eplb_report_dropped_steps_total",
-     "Steps whose counts ranks dropped, as they reported.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.dropped_steps); }},
-    {kCounter, "eplb_windows_total", "Load windows that enough ranks reported.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.windows); }},
-    {kCounter, "eplb_windows_unmeasured_total",
-     "Load windows without a measured balancedness: a placement that their steps ran under is not "
-     "known, or they have no tokens.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.windows_unmeasured); }},
-    {kCounter, "eplb_migration_bytes_total", "Bytes that ranks received from other ranks.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.received_bytes); }},
-    {kCounter, "eplb_moves_total", "Transfers of committed chunks.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.transfers); }},
-    {kCounter, "eplb_changes_total", "Changes by operators that were done.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.changes); }},
-    {kCounter, "eplb_changes_refused_total", "Changes by operators that were refused.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.changes_refused); }},
-    {kCounter, "eplb_stuck_total", "States that became older than three times their deadline.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.stuck); }},
-    {kCounter, "eplb_store_behind_total",
-     "Jobs whose ranks had seen later versions than the store that was read: it is older than what "
-     "runs.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.stores_behind); }},
-    {kCounter, "eplb_jobs_expired_total", "Jobs that were forgotten or made room for a new one.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.jobs_expired); }},
-    {kGauge, "eplb_core_longest_hold_seconds",
-     "The most processor time for which the core's lock was held at a stretch, since the daemon "
-     "began; readers wait that long at most.",
-     [](const Snapshot& s) -> Value { return s.longest_hold_seconds; }},
-    {kGauge, "eplb_window_bytes", "Bytes of load windows that are held, all jobs together.",
-     [](const Snapshot& s) -> Value { return Number(s.window_bytes); }},
-    {kCounter, "eplb_events_left_out_total",
-     "Events that ranks caused faster than the audit log takes them.",
-     [](const Snapshot& s) -> Value { return Number(s.counters.events_left_out); }},
-    {kGauge, "eplb_queued_events", "Events that wait for the core.",
-     [](const Snapshot& s) -> Value { return Number(s.queued_events); }},
-    {kCounter, "process_cpu_seconds_total", "User and system time.",
-     [](const Snapshot& s) -> Value { return s.process.cpu_seconds; }},
-    {kGauge, "process_resident_memory_bytes", "Memory in RAM.",
-     [](const Snapshot& s) -> Value { return Number(s.process.resident_bytes); }},
-    {kGauge, "process_open_fds", "Open file descriptors.",
-     [](const Snapshot& s) -> Value { return Number(s.process.open_descriptors); }},
-    {kGauge, "process_max_fds", "Most that may be open.",
-     [](const Snapshot& s) -> Value { return Number(s.process.max_descriptors); }},
-    {kGauge, "process_threads", "Threads.",
-     [](const Snapshot& s) -> Value { return Number(s.process.threads); }},
-    {kGauge, "process_start_time_seconds", "Seconds since 1970.",
-     [](const Snapshot& s) -> Value { return s.process.start_unix_seconds; }},
-};
+// Returns the figures of the snapshot that are not of a job.
+v1::DaemonFigures FiguresOf(const Snapshot& s) {
+  const core::Counters& counters = s.counters;
+  v1::DaemonFigures figures;
+  figures.set_ready(s.ready);
+  figures.set_leader(!s.draining && !s.standby);
+  figures.set_standby(s.standby);
+  figures.set_term(s.term);
+  figures.set_sessions(s.sessions);
+  figures.set_store_errors(s.store_errors);
+  if (s.tls_cert_expiry) {
+    figures.set_tls_cert_expiry(absl::ToDoubleSeconds(*s.tls_cert_expiry - absl::UnixEpoch()));
+  }
+  figures.set_reports(counters.reports);
+  figures.set_report_bytes(8 * counters.report_cells);
+  figures.set_dropped_steps(counters.dropped_steps);
+  figures.set_windows(counters.windows);
+  figures.set_windows_unmeasured(counters.windows_unmeasured);
+  figures.set_migration_bytes(counters.received_bytes);
+  figures.set_moves(counters.transfers);
+  figures.set_changes(counters.changes);
+  figures.set_changes_refused(counters.changes_refused);
+  figures.set_stuck(counters.stuck);
+  figures.set_store_behind(counters.stores_behind);
+  figures.set_jobs_expired(counters.jobs_expired);
+  figures.set_longest_hold_seconds(s.longest_hold_seconds);
+  figures.set_window_bytes(s.window_bytes);
+  figures.set_events_left_out(counters.events_left_out);
+  figures.set_queued_events(s.queued_events);
+  figures.set_cpu_seconds(s.process.cpu_seconds);
+  figures.set_resident_bytes(s.process.resident_bytes);
+  figures.set_open_descriptors(s.process.open_descriptors);
+  figures.set_max_descriptors(s.process.max_descriptors);
+  figures.set_threads(s.process.threads);
+  figures.set_start_time_seconds(s.process.start_unix_seconds);
+  return figures;
+}
 
 Value WorstLayer(const JobStatus& job) {
   Value worst;
@@ -223,13 +176,13 @@ constexpr ComputedFamily kComputedFamilies[] = {
      &SlowestGpu},
 };
 
-// A family with one sample per job.
-struct JobFamily {
+// A family with one sample per message.
+struct Family {
   uint32_t place;
   MetricType type;
   std::string name;
   std::string help;
-  std::function<Value(const Message& job)> value;
+  std::function<Value(const Message& message)> value;
 };
 
 Value ValueOf(const Message& message, const FieldDescriptor& field) {
@@ -238,6 +191,8 @@ Value ValueOf(const Message& message, const FieldDescriptor& field) {
   switch (field.cpp_type()) {
     case FieldDescriptor::CPPTYPE_BOOL:
       return values.GetBool(message, &field);
+    case FieldDescriptor::CPPTYPE_INT64:
+      return Number(values.GetInt64(message, &field));
     case FieldDescriptor::CPPTYPE_UINT32:
       return values.GetUInt32(message, &field);
     case FieldDescriptor::CPPTYPE_UINT64:
@@ -252,8 +207,8 @@ Value ValueOf(const Message& message, const FieldDescriptor& field) {
 }
 
 // Returns the fields of `type`, and of the messages inside it, that are metrics.
-std::vector<JobFamily> FieldFamilies(const google::protobuf::Descriptor& type) {
-  std::vector<JobFamily> families;
+std::vector<Family> FieldFamilies(const google::protobuf::Descriptor& type) {
+  std::vector<Family> families;
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
     const google::protobuf::FieldOptions& options = field.options();
@@ -263,7 +218,7 @@ std::vector<JobFamily> FieldFamilies(const google::protobuf::Descriptor& type) {
                           [&field](const Message& message) { return ValueOf(message, field); }});
     }
     if (field.message_type() == nullptr || field.is_repeated()) continue;
-    for (JobFamily& inner : FieldFamilies(*field.message_type())) {
+    for (Family& inner : FieldFamilies(*field.message_type())) {
       inner.value = [&field, value = std::move(inner.value)](const Message& message) {
         return value(message.GetReflection()->GetMessage(message, &field));
       };
@@ -273,15 +228,15 @@ std::vector<JobFamily> FieldFamilies(const google::protobuf::Descriptor& type) {
   return families;
 }
 
-const std::vector<JobFamily>& JobFamilies() {
-  static const std::vector<JobFamily> families = [] {
-    std::vector<JobFamily> found = FieldFamilies(*JobStatus::descriptor());
+const std::vector<Family>& JobFamilies() {
+  static const std::vector<Family> families = [] {
+    std::vector<Family> found = FieldFamilies(*JobStatus::descriptor());
     for (const ComputedFamily& one : kComputedFamilies) {
       found.push_back({one.place, kGauge, one.name, one.help, [&one](const Message& job) {
                          return one.value(static_cast<const JobStatus&>(job));
                        }});
     }
-    std::ranges::sort(found, {}, &JobFamily::place);
+    std::ranges::sort(found, {}, &Family::place);
     return found;
   }();
   return families;
@@ -368,9 +323,10 @@ constexpr LabelledCounter kLabelledCounters[] = {
 void AddTables(const Snapshot& s, Page& page) {
   page.Family(kGauge, "eplb_build_info", "Always 1; the labels name the versions that run.");
   page.Sample(1, {{"version", s.version}, {"grpc_version", s.grpc_version}});
-  for (const Family& family : kDaemonFamilies) {
+  const v1::DaemonFigures figures = FiguresOf(s);
+  for (const Family& family : FieldFamilies(*figures.GetDescriptor())) {
     page.Family(family.type, family.name, family.help);
-    if (const Value value = family.value(s)) page.Sample(*value);
+    if (const Value value = family.value(figures)) page.Sample(*value);
   }
   for (const LabelledCounter& family : kLabelledCounters) {
     page.Family(kCounter, family.name, family.help);
@@ -378,7 +334,7 @@ void AddTables(const Snapshot& s, Page& page) {
       page.Sample(Number(count), {{family.label, cell}});
     }
   }
-  for (const JobFamily& family : JobFamilies()) {
+  for (const Family& family : JobFamilies()) {
     page.Family(family.type, family.name, family.help);
     for (const JobStatus& job : s.jobs) {
       if (const Value value = family.value(job)) page.Sample(*value, {{kJobLabel, job.job()}});

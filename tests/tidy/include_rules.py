@@ -61,7 +61,7 @@ ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 RPC_HEADER = re.compile(r"(\.pb\.h$|^grpc(pp)?/|^google/protobuf/)")
 RPC_PLACES = ("proto/wire/channel_credentials", "proto/wire/convert", "proto/wire/fields", "proto/wire/message_json", "proto/wire/message_texts", "proto/wire/status",
               "server/core/core.h", "server/core/decisions/gpu_speeds", "server/core/values/record.h", "server/core/views", "server/etcd/",
-              "server/http/api", "server/http/job_json", "server/http/metrics", "server/http/page/openapi", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
+              "server/http/api", "server/http/job_json", "server/http/metrics", "server/http/page/descriptions", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
 # Headers that users include: nothing of protobuf or gRPC may be reached from them, on any way.
 PUBLIC_HEADER = re.compile(r"^client/(c/)?[^/]+\.h$")
 

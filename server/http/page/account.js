@@ -2,8 +2,9 @@
 "use strict";
 
 eplb.account = (() => {
-  const { el, redraw, tile, table, behind, panel } = eplb.dom;
-  const { isNumber, seconds, count, percent, balancedness } = eplb.format;
+  const { el, redraw, tile, columns, table, behind, panel } = eplb.dom;
+  const { isNumber, seconds, count } = eplb.format;
+  const PREDICTION = ["plan", "balancedness_predicted", "balancedness_seen", "switched_step"];
 
   // Sources of the figures.
   const WORDS = {
@@ -30,19 +31,11 @@ eplb.account = (() => {
     const tiles = el("dl", { class: "tiles" });
     let predictions = [], candidates = [];
     const kept = behind("account", "Table of predictions", () => table("Predicted and seen, newest first", [
-      { name: "plan", of: (one) => count(one.plan), number: true },
-      { name: "switched at step", of: (one) => count(one.switched), number: true },
-      { name: "predicted", of: (one) => `${balancedness(one.predicted)} ± ${one.error === null ? "unknown" : one.error.toFixed(3)}`, number: true },
-      { name: "seen", of: (one) => balancedness(one.seen), number: true },
-      { name: "within the error", of: (one) => one.seen === null ? "not seen yet" : one.held === null ? "no error yet" : one.held ? "yes" : "no" },
+      ...columns("Plan").filter((one) => PREDICTION.includes(one.key)),
+      { name: "within the error", of: (one) => one.balancedness_seen === null ? "not seen yet" : one.held === null ? "no error yet" : one.held ? "yes" : "no" },
     ], predictions.slice().reverse(), words.predictions));
-    const tried = behind("candidates", "Table of candidates", () => table("Candidates of the back-test, as it is now", [
-      { name: "policy/estimate/cadence", of: (one) => one.name + (one.in_use ? " (in use)" : "") },
-      { name: "windows", of: (one) => count(one.windows), number: true },
-      { name: "balancedness", of: (one) => balancedness(one.balancedness), number: true },
-      { name: "net seconds", of: (one) => seconds(one.net_seconds), number: true },
-      { name: "realised gain", of: (one) => percent(one.realized), number: true },
-    ], candidates, words.candidates));
+    const tried = behind("candidates", "Table of candidates", () => table("Candidates of the back-test, as it is now",
+      columns("TriedCandidate", candidates), candidates, words.candidates));
     body.append(tiles, kept.node, tried.node);
     const update = ({ job, plans }) => {
       predictions = eplb.series.predictions(plans);

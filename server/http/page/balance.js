@@ -2,8 +2,8 @@
 "use strict";
 
 eplb.balance = (() => {
-  const { el, table, behind, panel, css } = eplb.dom;
-  const { balancedness, count, counted, steps, percent } = eplb.format;
+  const { el, columns, table, behind, panel, css } = eplb.dom;
+  const { balancedness, count, counted } = eplb.format;
 
   // Vertical lines where experts moved, and predictions as points with their error.
   const marks = (chart, switches, predictions) => {
@@ -29,12 +29,13 @@ eplb.balance = (() => {
     ctx.lineWidth = 1 * devicePixelRatio;
     for (const one of predictions) {
       const x = chart.valToPos(one.step, "x", true);
-      const y = chart.valToPos(one.predicted, "y", true);
-      if (one.error !== null) {
+      const y = chart.valToPos(one.balancedness_predicted, "y", true);
+      const error = one.prediction_error;
+      if (error !== null) {
         ctx.globalAlpha = 0.5;
         ctx.beginPath();
-        ctx.moveTo(x, chart.valToPos(one.predicted - one.error, "y", true));
-        ctx.lineTo(x, chart.valToPos(one.predicted + one.error, "y", true));
+        ctx.moveTo(x, chart.valToPos(one.balancedness_predicted - error, "y", true));
+        ctx.lineTo(x, chart.valToPos(one.balancedness_predicted + error, "y", true));
         ctx.stroke();
       }
       ctx.globalAlpha = 1;
@@ -47,17 +48,17 @@ eplb.balance = (() => {
   };
 
   const LINES = [
-    { key: "balancedness", label: "measured", color: "--measured", width: 2.5 },
-    { key: "balancedness_equal", label: "equal shares, same placements (computed)", color: "--equal", width: 1.5, dash: [6, 3] },
-    { key: "balancedness_static", label: "static layout (counterfactual)", color: "--static", width: 1.5, dash: [6, 3, 2, 3] },
-    { key: "balancedness_without_eplb", label: "without EPLB (counterfactual)", color: "--without", width: 1.5, dash: [2, 3] },
+    { key: "balancedness", color: "--measured", width: 2.5 },
+    { key: "balancedness_equal", color: "--equal", width: 1.5, dash: [6, 3] },
+    { key: "balancedness_static", color: "--static", width: 1.5, dash: [6, 3, 2, 3] },
+    { key: "balancedness_without_eplb", color: "--without", width: 1.5, dash: [2, 3] },
   ];
 
   // Kinds of windows.
   const WORDS = {
-    daemon: { measured: "measured", none: "No complete window yet.", of: "of this run",
+    daemon: { none: "No complete window yet.", of: "of this run",
       batch: "Measured, the static layout and without EPLB are per batch, as the job splits it; equal shares are of a window's sum, which is more even than its batches." },
-    trace: { measured: "replayed", none: "The trace has no window.", of: "of the trace, computed: nothing ran",
+    trace: { none: "The trace has no window.", of: "of the trace, computed: nothing ran",
       batch: "Replayed splits each window exactly, as one batch. The other lines have equal shares." },
   };
   WORDS.run = { ...WORDS.daemon, none: "The run has no step.", of: "of this run" };
@@ -65,27 +66,20 @@ eplb.balance = (() => {
   const create = (context) => {
     const words = WORDS[context.kind];
     const { node, body } = panel("balance", "Balancedness over steps",
-      "Mean GPU load / fullest GPU's load of a layer, the mean over layers; 1 is best. A dashed line: experts moved. A point with a bar: what a decision predicted of the window that followed, and its error; hollow where that window lay outside it.");
+      "Mean GPU load / fullest GPU's load of a layer, the mean over layers; 1 is best. Thin lines are computed for the same tokens. A vertical line: experts moved. A point with a bar: what a decision predicted of the window that followed, and its error; hollow where that window lay outside it.");
     const box = el("div", { class: "chart", role: "img", "aria-label": "Line chart of balancedness over steps; the table below has its numbers" });
     const note = el("p", { class: "note" });
     let chart = null;
     let drawn = { switches: [], predictions: [] };
     let windows = [];
     const split = () => windows.some((one) => one.split === "batch");
-    const list = behind("balance", "Table of windows", () => table(`Windows, the newest ${count(Math.min(windows.length, 200))} of ${count(windows.length)}`, [
-      { name: "steps", of: (one) => steps(one.first_step, one.last_step), number: true },
-      { name: words.measured, of: (one) => balancedness(one.balancedness), number: true },
-      { name: "split", of: (one) => one.split === "batch" ? "exact, per batch" : "equal shares" },
-      { name: "equal shares", of: (one) => balancedness(one.balancedness_equal), number: true },
-      { name: "static layout", of: (one) => balancedness(one.balancedness_static), number: true },
-      { name: "without EPLB", of: (one) => balancedness(one.balancedness_without_eplb), number: true },
-      { name: "versions", of: (one) => one.versions.join(", ") || "not known" },
-      { name: "coverage", of: (one) => percent(one.coverage), number: true },
-      { name: "tokens", of: (one) => count(one.tokens), number: true },
-    ], windows.slice(-200).reverse(), words.none));
+    const list = behind("balance", "Table of windows", () => {
+      const rows = windows.slice(-200).reverse();
+      return table(`Windows, the newest ${count(rows.length)} of ${count(windows.length)}`, columns("Window", rows), rows, words.none);
+    });
     body.append(box, note, list.node);
 
-    const make = (columns, lines) => new uPlot({
+    const make = (points, lines) => new uPlot({
       width: Math.max(box.clientWidth, 280), height: 280,
       scales: { x: { time: false }, y: { range: (_, low, high) => [Math.max(0, Math.floor((low - 0.02) * 20) / 20), Math.min(1, Math.ceil((high + 0.02) * 20) / 20)] } },
       axes: [
@@ -93,11 +87,11 @@ eplb.balance = (() => {
         { stroke: css("--text"), grid: { stroke: css("--grid") }, ticks: { stroke: css("--grid") }, size: 50, values: (_, values) => values.map((value) => value.toFixed(2)) },
       ],
       series: [{ label: "step", value: (_, value) => count(value) }, ...lines.map((line) => ({
-        label: line.key === "balancedness" ? words.measured : line.label, stroke: css(line.color), width: line.width, dash: line.dash, spanGaps: false,
-        points: { show: columns[0].length < 60, fill: css("--ground") }, value: (_, value) => balancedness(value),
+        label: eplb.figures.Window.find((one) => one.key === line.key).label, stroke: css(line.color), width: line.width, dash: line.dash, spanGaps: false,
+        points: { show: points[0].length < 60, fill: css("--ground") }, value: (_, value) => balancedness(value),
       }))],
       hooks: { draw: [(self) => marks(self, drawn.switches, drawn.predictions)] },
-    }, columns, box);
+    }, points, box);
 
     const draw = () => {
       chart?.destroy();

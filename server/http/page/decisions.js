@@ -2,22 +2,18 @@
 "use strict";
 
 eplb.decisions = (() => {
-  const { el, redraw, panel } = eplb.dom;
-  const { clock, count, balancedness, counted } = eplb.format;
+  const { el, redraw, columns, panel } = eplb.dom;
+  const { clock, count, counted } = eplb.format;
   const SHOWN = 200;
+  const NAMED = ["plan", "unix_micros", "result"];  // in front of the reason
 
+  const figures = (plan) => [...columns("Plan"), { name: "computed", of: (one) => eplb.format.balancedness(one.balancedness_computed) }]
+    .filter(({ key, label }) => label !== "" && !NAMED.includes(key) && (key !== "balancedness_predicted" || eplb.series.isPrediction(plan)))
+    .map(({ name, of }) => [name, of(plan)]).filter(([, text]) => text !== "–" && text !== "0").map((one) => one.join(" "));
   const ofPlan = (plan) => ({
     // A report may have no time of the decision, but the time of its switch.
     at: plan.unix_micros || plan.switched_unix_micros || 0, key: `plan ${plan.plan}`, name: `plan ${plan.plan}: ${plan.result}`, kind: plan.result,
-    text: plan.reason,
-    figures: [
-      plan.balancedness_before > 0 ? `measured ${balancedness(plan.balancedness_before)}` : "",
-      plan.balancedness_computed > 0 ? `computed ${balancedness(plan.balancedness_computed)}` : "",
-      eplb.series.isPrediction(plan) ? `predicted ${balancedness(plan.balancedness_predicted)} ± ${plan.prediction_error?.toFixed(3) ?? "unknown"}` : "",
-      plan.balancedness_seen !== null ? `seen ${balancedness(plan.balancedness_seen)}` : "",
-      plan.transfers > 0 ? counted(plan.transfers, "transfer") : "",
-      plan.asked_by ? `asked by ${plan.asked_by}` : "",
-    ].filter(Boolean).join(", "),
+    text: plan.reason, figures: figures(plan).join(", "),
   });
   const ofEvent = (event) => ({
     at: event.unix_micros, key: `event ${event.sequence}`, name: event.name, kind: "event", text: event.reason,

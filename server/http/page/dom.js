@@ -41,15 +41,19 @@ eplb.dom = (() => {
     .map((child) => typeof child === "string" ? document.createTextNode(child) : child));
 
   // A figure with its name.
-  const tile = (name, value, note = "") => el("div", { class: "tile" },
+  const tile = (name, value, note = "", help = "") => el("div", { class: "tile", title: help || undefined },
     el("dt", {}, name), el("dd", {}, value), note ? el("dd", { class: "note" }, note) : null);
 
-  // columns: [{name, of(row) -> text or node, number: right-aligned}].
+  // Columns of a message, as figures.js has them, but for those without a value in any of the rows.
+  const columns = (message, rows = []) => eplb.figures[message].map((field) => ({
+    ...field, name: field.label || field.key.replaceAll("_", " "), of: (row) => eplb.format.figure(field, row) }))
+    .filter(({ of }) => rows.length === 0 || rows.some((row) => of(row) !== "–"));
+  // columns: [{name, of(row) -> text or node, number: right-aligned, help}].
   const table = (caption, columns, rows, empty) => el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {},
       el("caption", {}, caption),
       el("thead", {}, el("tr", {}, columns.map((column) =>
-        el("th", { scope: "col", class: column.number ? "number" : undefined }, column.name)))),
+        el("th", { scope: "col", class: column.number ? "number" : undefined, title: column.help }, column.name)))),
       el("tbody", {}, rows.length ? rows.map((row) => el("tr", { class: row.mark || undefined }, columns.map((column) =>
         el("td", { class: column.number ? "number" : undefined }, column.of(row))))) :
         el("tr", {}, el("td", { colspan: String(columns.length) }, empty)))));
@@ -77,5 +81,5 @@ eplb.dom = (() => {
   };
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  return { el, svg, redraw, tile, table, behind, panel, css };
+  return { el, svg, redraw, tile, columns, table, behind, panel, css };
 })();

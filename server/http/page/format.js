@@ -39,6 +39,8 @@ eplb.format = (() => {
     const date = new Date(micros / 1000), time = date.toLocaleTimeString("en-GB");
     return date.toDateString() === new Date(now).toDateString() ? time : `${date.toLocaleDateString("sv-SE")} ${time}`;
   };
+  // 2026-11-28 13:05:01, as everywhere on earth
+  const utc = (micros) => isNumber(micros) && micros > 0 ? new Date(micros / 1000).toISOString().slice(0, 19).replace("T", " ") : "–";
   // 0..59
   const steps = (first, last) => first === last ? count(first) : `${count(first)}..${count(last)}`;
   // "ranks 0, 1 and 12 more"
@@ -46,6 +48,16 @@ eplb.format = (() => {
     const shown = numbers.slice(0, most).join(", ");
     const rest = numbers.length - most;
     return `${one}${numbers.length === 1 ? "" : "s"} ${shown}${rest > 0 ? ` and ${rest} more` : ""}`;
+  };
+
+  const UNITS = { COUNT: count, RATIO: balancedness, PERCENT: percent, SECONDS: seconds, BYTES: bytes, UNIX_MICROS: utc };
+  const plain = (value) => value === true ? "yes" : value === false ? "" : Array.isArray(value) ? value.join(", ") : String(value?.name ?? value ?? "");
+  // A value of a message as its column shows it. field: of figures.js.
+  const figure = (field, row) => {
+    const value = row[field.key], error = row[field.error];
+    if (value === 0 && field.zero_is_none) return "–";
+    const text = field.to && isNumber(value) ? steps(value, Math.max(value, row[field.to] ?? 0)) : (UNITS[field.unit] ?? plain)(value) || "–";
+    return isNumber(error) && text !== "–" ? `${text} ± ${error.toFixed(3)}` : text;
   };
 
   // Returns the most urgent trouble of a job. kind: good, busy, bad, ended.
@@ -84,7 +96,7 @@ eplb.format = (() => {
     };
   };
 
-  return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, sentence, ended };
+  return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, figure, sentence, ended };
 })();
 
 // Windows of one run for charts, steps rising.
@@ -124,8 +136,8 @@ eplb.series = (() => {
   const predictions = (plans) => switches(plans)
     .filter((plan) => plan.result === "committed" && isPrediction(plan))
     .map((plan) => ({
-      plan: plan.plan, switched: plan.switched_step, step: plan.balancedness_seen === null ? plan.switched_step : plan.seen_last_step, predicted: plan.balancedness_predicted, error: plan.prediction_error,
-      seen: plan.balancedness_seen, held: plan.balancedness_seen === null || plan.prediction_error === null ? null
+      ...plan, step: plan.balancedness_seen === null ? plan.switched_step : plan.seen_last_step,
+      held: plan.balancedness_seen === null || plan.prediction_error === null ? null
         : Math.abs(plan.balancedness_seen - plan.balancedness_predicted) <= plan.prediction_error,
     }));
   // loads: [layers][gpus]. Each over its layer's mean; null in a layer without tokens.

@@ -2,8 +2,8 @@
 "use strict";
 
 eplb.main = (() => {
-  const { el, redraw, tile } = eplb.dom;
-  const { sentence, balancedness, count, isNumber, percent, steps, clock, ended } = eplb.format;
+  const { el, redraw, tile, columns } = eplb.dom;
+  const { sentence, count, isNumber, percent, steps, clock, ended } = eplb.format;
   const PANELS = ["balance", "heatmap", "rebalances", "account", "ranks", "traffic", "layer", "decisions"];
   const POLL_MS = 2000, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
@@ -65,27 +65,34 @@ eplb.main = (() => {
     shown = { name, top, panels, data: { job: null, windows: [], plans: [], events: [] } };
   };
 
+  // The figures of a job that are known, balancedness first. Two of them stay without a value, because their remarks give the cause.
+  const tiles = (job) => {
+    const remarks = {
+      balancedness: job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${
+        job.split === "batch" ? "exact split of each batch" : "equal shares"}` : job.not_measured_reason,
+      balancedness_without_eplb: job.balancedness > 0 && !isNumber(job.balancedness_without_eplb)
+        ? "a rank's library is too old to report it" : "computed: the same tokens, one slot per expert",
+      balancedness_predicted: (eplb.series.isPrediction(job) ? `± ${job.prediction_error?.toFixed(3) ?? "unknown"}` : "computed")
+        + (isNumber(job.balancedness_seen) ? "" : ", not seen yet"),
+      connected_ranks: `of ${count(job.world_size)}`,
+      step: source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : "",
+    };
+    return columns("JobStatus")
+      .filter(({ key, of }) => key !== "job" && key !== "state" && (of(job) !== "–" || key === "balancedness" || key === "balancedness_without_eplb"))
+      .sort((a, b) => (b.unit === "RATIO") - (a.unit === "RATIO"))
+      .map(({ key, name, help, of }) => tile(name, of(job), remarks[key], help));
+  };
+
   const drawTop = (job) => {
     const { kind, text } = sentence(job);
-    const without = job.balancedness_without_eplb ?? null;
-    const gain = job.balancedness > 0 && without > 0 ? job.balancedness - without : null;
-    // A report has it in its newest decision, a daemon in the job, where it may be computed, as that of a rollback.
-    const newest = !isNumber(job.balancedness_predicted) ? eplb.series.predictions(shown.data.plans).pop()
-      : { predicted: job.balancedness_predicted, error: job.prediction_error, seen: job.balancedness_seen, computed: !eplb.series.isPrediction(job) };
-    const objective = job.split === "batch" ? "exact split of each batch" : "equal shares";
+    const gain = job.balancedness > 0 && job.balancedness_without_eplb > 0 ? job.balancedness - job.balancedness_without_eplb : null;
     redraw(shown.top,
       el("h2", { class: "jobname" }, job.job),
       el("p", { class: `headline ${kind}` }, text),
-      el("dl", { class: "tiles" },
-        tile(source.kind === "trace" ? "balancedness replayed" : "balancedness measured", balancedness(job.balancedness), job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${objective}` : job.not_measured_reason || ""),
-        tile("without EPLB", balancedness(without), job.balancedness > 0 && without === null
-          ? "a rank's library is too old to report it" : "computed: the same tokens, one slot per expert"),
+      el("dl", { class: "tiles" }, tiles(job),
         source.live ? null : tile("fullest GPUs' load", isNumber(job.peak_fall) ? percent(-job.peak_fall) : "–", "against without"),
         tile("gain", gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)}`, "measured less without EPLB"),
-        tile("newest prediction", balancedness(newest?.predicted ?? null), !newest ? source.live ? "" : "in the reasons alone"
-          : `${newest.computed ? "computed" : `± ${newest.error?.toFixed(3) ?? "unknown"}`}, ${newest.seen ? `seen ${balancedness(newest.seen)}` : "not seen yet"}`),
-        tile("step", count(job.step), source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : `version ${count(job.version)}`),
-        tile("policy", job.policy?.policy || job.policy?.policy_name || job.policy?.name || "–", job.policy?.mode || "")),
+        tile("policy", job.policy?.name || "–", job.policy?.mode)),
       job.last_reason ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), job.last_reason) : "");
   };
 
@@ -155,6 +162,12 @@ eplb.main = (() => {
     document.body.classList.toggle("stale", source.live && state.lost !== 0);
   };
 
+  // The shown job is listed as its panels have it, so that the page has each figure once.
+  const drawJobs = (chosen) => {
+    const fresh = shown?.name === chosen ? shown.data.job : null;
+    eplb.jobs.draw(at("jobs"), { ...answer, jobs: answer.jobs.map((one) => one.job === fresh?.job ? fresh : one) }, chosen);
+  };
+
   const refresh = async () => {
     answer = await source.get("api/v1/jobs?ranks=0");
     let { job } = route();
@@ -162,13 +175,17 @@ eplb.main = (() => {
       job = answer.jobs[0].job;
       history.replaceState(null, "", address(job, {}));
     }
-    eplb.jobs.draw(at("jobs"), answer, job);
     document.title = job ? `${job} · EPLB` : "EPLB";
-    if (!job) return notice(answer.jobs.length ? "Choose a job." : "No job has connected yet.");
-    if (!answer.jobs.some((one) => one.job === job)) return notice(source.live ? `The daemon does not know a job ${job}.` : `This report has no job ${job}.`);
+    const missing = !job ? answer.jobs.length ? "Choose a job." : "No job has connected yet."
+      : answer.jobs.some((one) => one.job === job) ? "" : source.live ? `The daemon does not know a job ${job}.` : `This report has no job ${job}.`;
+    if (missing) {
+      notice(missing);
+      return drawJobs(job);
+    }
     const fresh = shown?.name !== job;
     if (fresh) open(job);
     await loadJob();
+    drawJobs(job);
     drawPanels();
     if (fresh) scrollToPanel();
   };
@@ -190,6 +207,10 @@ eplb.main = (() => {
   };
 
   const start = () => {
+    // Nothing ran in a trace.
+    if (source.kind === "trace") {
+      for (const field of Object.values(eplb.figures).flat()) if (field.label === "measured") Object.assign(field, { label: "replayed", help: "Computed: nothing ran." });
+    }
     eplb.colors.apply(eplb.colors.chosen());
     at("theme").addEventListener("click", () => {
       eplb.colors.toggle();

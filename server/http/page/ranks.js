@@ -2,7 +2,7 @@
 "use strict";
 
 eplb.ranks = (() => {
-  const { el, redraw, table, panel } = eplb.dom;
+  const { el, redraw, columns, table, panel } = eplb.dom;
   const { count, seconds, percent, listed, counted, isNumber } = eplb.format;
   const ALL = 64;  // more ranks than this: only those worth a look, until all are asked for
 
@@ -36,7 +36,7 @@ eplb.ranks = (() => {
   const create = (context) => {
     const { node, body } = panel("ranks", "Ranks", context.kind === "run"
       ? "As the ranks' own logs end. How long each rank paused and prepared is not in them; the time line has the longest pause of each switch."
-      : "Pause: the boundary of the newest switch. Prepared: from the newest proposal to the rank's answer.");
+      : "Prepare: from the newest proposal to the rank's answer. Boundary: its pause for the newest switch.");
     const note = el("p", { class: "note" });
     const holder = el("div");
     const all = el("input", { type: "checkbox", id: "all-ranks" });
@@ -55,17 +55,7 @@ eplb.ranks = (() => {
       const shown = many && !all.checked ? rows.filter((row) => row.remark) : rows;
       for (const row of shown) row.mark = row.connected || row.state === "finished" ? "" : "bad";
       redraw(holder, table(many && !all.checked ? `Ranks worth a look, ${count(shown.length)} of ${count(rows.length)}` : "Ranks", [
-        { name: "rank", of: (row) => count(row.rank), number: true },
-        { name: "GPU", of: (row) => isNumber(row.gpu) ? count(row.gpu) : "–", number: true },
-        { name: "state", of: (row) => row.state },
-        { name: "step", of: (row) => count(row.step), number: true },
-        { name: "version", of: (row) => count(row.running_version), number: true },
-        { name: "prepared in", of: (row) => seconds(row.answer_seconds), number: true },
-        { name: "step time", of: (row) => seconds(row.step_seconds), number: true },
-        { name: "pause", of: (row) => seconds(row.pause_seconds), number: true },
-        { name: "data path", of: (row) => row.transport?.name || "–" },
-        { name: "remark", of: (row) => row.remark },
-      ], shown, "Nothing is worth a look."));
+        ...columns("RankStatus", shown), { name: "remark", of: (row) => row.remark }], shown, "Nothing is worth a look."));
     };
     all.addEventListener("change", () => last && update(last));
     return { node, update };

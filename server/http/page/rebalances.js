@@ -2,8 +2,8 @@
 "use strict";
 
 eplb.rebalances = (() => {
-  const { el, redraw, table, behind, panel } = eplb.dom;
-  const { seconds, steps, count, clock, bytes, listed } = eplb.format;
+  const { el, redraw, columns, table, behind, panel } = eplb.dom;
+  const { seconds, steps, count, clock, listed } = eplb.format;
   const SHOWN = 6;
 
   const between = (from, to) => from > 0 && to >= from ? (to - from) / 1e6 : null;
@@ -63,18 +63,7 @@ eplb.rebalances = (() => {
     const note = el("p", { class: "note" });
     const drawings = el("div", { class: "lines" });
     let plans = [];
-    const list = behind("rebalances", "Table of rebalances", () => table("Rebalances, newest first", [
-      { name: "plan", of: (plan) => count(plan.plan), number: true },
-      { name: "decided", of: (plan) => clock(plan.unix_micros) },
-      { name: "window", of: (plan) => steps(plan.decided_first_step, plan.decided_last_step), number: true },
-      { name: "solve", of: (plan) => seconds(plan.solve_seconds), number: true },
-      { name: "prepare", of: (plan) => seconds(plan.prepare_seconds), number: true },
-      { name: "pause", of: (plan) => !plan.chunks_committed ? "–" : plan.pause_seconds === null ? "not known" : seconds(plan.pause_seconds), number: true },
-      { name: "switched at step", of: (plan) => plan.switched_step ? count(plan.switched_step) : "–", number: true },
-      { name: "transfers", of: (plan) => count(plan.transfers), number: true },
-      { name: "bytes", of: (plan) => plan.received_bytes === null ? "not known" : bytes(plan.received_bytes), number: true },
-      { name: "result", of: (plan) => plan.result },
-    ], plans, NONE[context.kind]));
+    const list = behind("rebalances", "Table of rebalances", () => table("Rebalances, newest first", columns("Plan", plans), plans, NONE[context.kind]));
     body.append(note, drawings, list.node);
 
     // By plan and what had become of it; a plan that has ended does not change.

@@ -12,11 +12,22 @@
 #include "absl/strings/str_cat.h"
 #include <google/protobuf/text_format.h>
 
+#include "eplb/v1/options.pb.h"
+
 namespace eplb {
 namespace {
 
 using ::testing::HasSubstr;
 using ::testing::Not;
+
+// Makes a figure of a decision a metric, before the families are read from the descriptors.
+[[maybe_unused]] const bool kTransfersAreAMetric = [] {
+  const auto& options = v1::Plan::descriptor()->FindFieldByName("transfers")->options();
+  const_cast<google::protobuf::FieldOptions&>(options)
+      .MutableExtension(v1::metric)
+      ->set_name("eplb_transfers_of_a_test");
+  return true;
+}();
 
 void Merge(const char* text, v1::JobStatus& job) {
   EXPECT_TRUE(google::protobuf::TextFormat::MergeFromString(text, &job));
@@ -69,7 +80,7 @@ MetricsSnapshot FullSnapshot() {
     led_elsewhere: true windows_given_up: 12 run_number: 4 refused_hellos: 9
     candidate { registered_ranks: 3 }
     gpu_speeds { gpu: 1 measured: 0.75 in_use: 1 } gpu_speeds { gpu: 2 in_use: 0.5 }
-    prediction_counts { within: 3 above: 2 below: 1 }
+    prediction_counts { within: 3 above: 2 below: 1 } newest_plan { transfers: 120 }
   )",
         s.jobs[0]);
   return s;
@@ -158,6 +169,7 @@ TEST(MetricsTest, EveryFamilyHasItsNameItsLabelsAndItsValue) {
                             {"slowest_gpu_speed_ratio", "", "0.75"},
                             {"run_number", "", "4"},
                             {"candidate_ranks", "", "3"},
+                            {"transfers_of_a_test", "", "120"},
                             {"job_refusals_total", "", "9"}}) {
     EXPECT_THAT(text, HasSubstr(absl::StrCat("\neplb_", one.name, "{training_job=\"train\"",
                                              one.labels, "} ", one.value, "\n")));

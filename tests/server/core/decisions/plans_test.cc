@@ -371,6 +371,7 @@ TEST(PlansTest, OnlyTheNewestPlansAreKeptAndTheLimitBoundsTheAnswer) {
   EXPECT_EQ(plans.front().plan(), kMaxPlans + 5);
   EXPECT_EQ(plans.back().plan(), 6);
   EXPECT_EQ(job.daemon.core().Plans(kJob, 3)->size(), 3);
+  EXPECT_EQ(job.daemon.View().newest_plan().plan(), kMaxPlans + 5);
   EXPECT_EQ(job.daemon.core().Plans("x", 3).status().code(), absl::StatusCode::kNotFound);
 }
 

@@ -64,15 +64,16 @@ class Browser:
     def text(self, selector):
         return self.value(f"document.querySelector({json.dumps(selector)}).textContent")
 
-    def table(self, panel, column=None):
-        """Rows of a panel's first table as {column: text}; opens what it stands behind."""
-        script = """(panel) => {
-          const table = document.querySelector(`#${panel} .scroll table`);
+    def table(self, panel, column=None, inside=""):
+        """Rows of a panel's first table as {column: text}; opens what it stands behind. inside: a selector."""
+        place = f"#{panel} {inside} .scroll table"
+        script = """(place) => {
+          const table = document.querySelector(place);
           const names = [...table.querySelectorAll("thead th")].map((cell) => cell.textContent);
           return [...table.querySelectorAll("tbody tr")].map((row) =>
             Object.fromEntries([...row.cells].map((cell, i) => [names[i], cell.textContent])));
         }"""
         self.value(f"document.querySelectorAll('#{panel} details').forEach((one) => {{ one.open = true; }})")
-        self.wait(f"document.querySelector('#{panel} .scroll table') !== null")
-        rows = self.value(f"({script})({json.dumps(panel)})")
+        self.wait(f"document.querySelector('{place}') !== null")
+        rows = self.value(f"({script})({json.dumps(place)})")
         return rows if column is None else [row[column] for row in rows]

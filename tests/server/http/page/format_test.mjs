@@ -22,6 +22,14 @@ test("a balancedness that is not known is a dash, not a zero", () => {
   assert.equal(format.balancedness(0), "–");
   assert.equal(format.balancedness(0.8614), "0.861");
 });
+test("a figure has the form of its unit, its range and its error", () => {
+  const cases = [[{ unit: "COUNT" }, 1234, "1,234"], [{ unit: "RATIO" }, 0.8614, "0.861"], [{ unit: "PERCENT" }, 0.5, "50.0 %"], [{ unit: "SECONDS" }, 0.5, "500 ms"],
+    [{ unit: "BYTES" }, 1024, "1.00 KiB"], [{ unit: "UNIX_MICROS" }, 1.5e15, "2017-07-14 02:40:00"], [{ unit: "RATIO" }, null, "–"], [{}, 1234, "1234"], [{}, "idle", "idle"],
+    [{}, "", "–"], [{}, [3, 4], "3, 4"], [{}, [], "–"], [{}, { name: "nccl" }, "nccl"], [{}, null, "–"], [{}, true, "yes"], [{}, 0, "0"], [{ zero_is_none: true }, 0, "–"],
+    [{ to: "last" }, 10, "10..19"], [{ to: "none" }, 10, "10"], [{ to: "last" }, null, "–"], [{ unit: "RATIO", error: "error" }, 0.8, "0.800 ± 0.030"],
+    [{ unit: "RATIO", error: "none" }, 0.8, "0.800"], [{ unit: "RATIO", error: "error" }, null, "–"]];
+  for (const [field, value, text] of cases) assert.equal(format.figure({ key: "it", ...field }, { it: value, last: 19, error: 0.03, none: null }), text);
+});
 test("one is singular, and long lists end in a number", () => {
   assert.equal(format.counted(1, "rank"), "1 rank");
   assert.equal(format.counted(1200, "rank"), "1,200 ranks");

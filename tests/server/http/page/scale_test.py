@@ -20,9 +20,10 @@ import browser  # noqa: E402
 
 PAGE = HERE.parents[3] / "server" / "http" / "page"
 UPLOT = next(iter((HERE.parents[3] / "build").glob("*/npm/uplot-*/package/dist")), None)
+FIGURES = next((path.parent for path in (HERE.parents[3] / "build").glob("*/server/http/page/figures.js")), None)
 GPUS, LAYERS, EXPERTS, WINDOWS, PLANS = 512, 61, 256, 100, 100
 TYPES = {".js": "text/javascript", ".css": "text/css", ".svg": "image/svg+xml", ".html": "text/html; charset=utf-8"}
-MISSING = browser.missing() or ("" if UPLOT else "no build tree has uPlot: configure one first")
+MISSING = browser.missing() or ("" if UPLOT and FIGURES else "no build tree has uPlot and figures.js: build page_assets first")
 
 
 def documents():
@@ -100,7 +101,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if path in self.answers:
             body, kind = json.dumps(self.answers[path](dict(urllib.parse.parse_qsl(query))), separators=(",", ":")).encode(), "application/json"
         else:
-            folder = UPLOT if name.startswith("uPlot") else PAGE
+            folder = UPLOT if name.startswith("uPlot") else FIGURES if name == "figures.js" else PAGE
             real = {"uPlot.js": "uPlot.iife.min.js", "uPlot.css": "uPlot.min.css"}.get(name, name)
             body, kind = (folder / real).read_bytes(), TYPES[pathlib.Path(name).suffix]
         body = gzip.compress(body, 6)  # same as the daemon's library
