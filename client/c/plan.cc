@@ -66,9 +66,9 @@ absl::StatusOr<GpuSpeeds> ReadSpeeds(const eplb_plan_options& options) {
 }
 
 // The reference reads expert groups only in its hierarchical branch, and reports errors itself.
-absl::Status CheckGroups(std::string_view policy, const Topology& topology) {
+absl::Status CheckGroups(const PolicyTraits& policy, const Topology& topology) {
   const int32_t experts = topology.num_experts(), groups = topology.num_groups();
-  if (TraitsOf(policy).follows_reference || experts % groups == 0) return absl::OkStatus();
+  if (policy.follows_reference || experts % groups == 0) return absl::OkStatus();
   return InvalidInput("num_groups is ", groups, ", expected a divisor of the ", experts,
                       " experts");
 }
@@ -208,19 +208,20 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
                                                      const Load& load) {
   const std::string_view name = options.policy == nullptr ? kDefaultPolicyName : options.policy;
-  if (TraitsOf(name).chooses) {
+  const PolicyTraits traits = TraitsOf(name);
+  if (traits.chooses) {
     return InvalidInput("policy ", std::string(name),
                         " needs the windows of a running job; name another policy");
   }
   EPLB_ASSIGN_OR_RETURN(const PolicyOptions policy_options, ReadPolicyOptions(options));
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
-  EPLB_RETURN_IF_ERROR(CheckGroups(name, topology));
+  EPLB_RETURN_IF_ERROR(CheckGroups(traits, topology));
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, ReadSpeeds(options));
   std::optional<Placement> previous;
   if (options.previous != nullptr) {
     EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
-  } else if (TraitsOf(name).needs_previous) {
+  } else if (traits.needs_previous) {
     return InvalidInput("policy ", std::string(name),
                         " needs `previous`, the placement to start from");
   }

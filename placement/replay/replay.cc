@@ -71,6 +71,7 @@ class Replayer {
            const ReplayOptions& options)
       : trace_(trace),
         policy_(policy),
+        chooses_(TraitsOf(policy).chooses),
         options_(options),
         start_(Placement::Static(topology)),
         in_force_(start_),
@@ -81,7 +82,7 @@ class Replayer {
                               .policy = options.policy,
                               .every = static_cast<int32_t>(options.every),
                               .latency = options.latency}} {
-    if (chooses()) return;
+    if (chooses_) return;
     question_.options.candidates = {
         {policy_, {.windows = options.history, .decay = options.decay}}};
     // It decides before every options.every-th window; `auto` also before window 1.
@@ -106,13 +107,11 @@ class Replayer {
 
   // Returns the scores of a policy that chooses.
   std::vector<CandidateScore> Scores() const {
-    if (!chooses() || question_.state == nullptr) return {};
+    if (!chooses_ || question_.state == nullptr) return {};
     return question_.state->backtest.Scores();
   }
 
  private:
-  bool chooses() const { return TraitsOf(policy_).chooses; }
-
   // Takes window t - 1 into the planner, as the daemon does, and decides if a decision is due. A
   // window without tokens is no evidence: neither asks for a decision because of one.
   absl::Status DecideBefore(int64_t t, ReplayRow& row) {
@@ -132,9 +131,9 @@ class Replayer {
     question_.state = std::move(outcome.state);
     const std::string text = BacktestText(question_.state->backtest);
     if (!outcome.answer) {
-      row.reason = chooses() ? absl::StrCat("no decision is due; ", text)
-                             : absl::StrCat("no decision is due, one is made every ",
-                                            options_.every, " windows");
+      row.reason = chooses_ ? absl::StrCat("no decision is due; ", text)
+                            : absl::StrCat("no decision is due, one is made every ", options_.every,
+                                           " windows");
       return absl::OkStatus();
     }
     EPLB_RETURN_IF_ERROR(Weigh(*std::move(outcome.answer), row));
@@ -231,6 +230,7 @@ class Replayer {
 
   const ReplayTrace& trace_;
   const std::string policy_;
+  const bool chooses_;
   const ReplayOptions& options_;
   const Placement start_;
   Placement in_force_;

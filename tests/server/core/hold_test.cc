@@ -118,7 +118,7 @@ TEST_F(HoldTest, OperatorsLookAtAWideJobChangeItAndRollItBack) {
   ASSERT_TRUE(job_.daemon.AnswerSolve(PlacementOf(true)));
   SwitchAll(10);
   ASSERT_TRUE(job_.daemon.Preview(Rollback{}).ok());
-  ASSERT_TRUE(job_.daemon.Ask(SetPolicy{{.every_steps = 20}}).ok());
+  ASSERT_TRUE(job_.daemon.Ask(SetPolicy{{{"every_steps", 20}}}).ok());
   ASSERT_TRUE(job_.daemon.Ask(Rollback{}).ok());
   SwitchAll(20);
   EXPECT_EQ(job_.ranks.front().placement, Placement::Static(Topology::Make(kWide).value()));
