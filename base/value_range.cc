@@ -148,14 +148,4 @@ bool TextRange::Holds(const Scalar& value) const {
   return text != nullptr && canonical({.kind = Kind::kText, .text = *text});
 }
 
-std::optional<Scalar> FilledTextRange::Read(const WrittenValue& written) const {
-  if (!written.is_text()) return std::nullopt;
-  return IfHeld(*this, written.text);
-}
-
-bool FilledTextRange::Holds(const Scalar& value) const {
-  const auto* text = std::get_if<std::string>(&value);
-  return text != nullptr && !text->empty();
-}
-
 }  // namespace eplb

@@ -97,13 +97,4 @@ struct TextRange {
   std::string Expected() const { return expected; }
 };
 
-// Any text but the empty one.
-struct FilledTextRange {
-  std::string_view expected;
-
-  std::optional<Scalar> Read(const WrittenValue& written) const;
-  bool Holds(const Scalar& value) const;
-  std::string Expected() const { return std::string(expected); }
-};
-
 }  // namespace eplb

@@ -207,23 +207,22 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
 
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
                                                      const Load& load) {
-  const std::string_view name = options.policy == nullptr ? kDefaultPolicyName : options.policy;
-  const PolicyTraits traits = TraitsOf(name);
-  if (traits.chooses) {
-    return InvalidInput("policy ", std::string(name),
+  const NamedPolicy named(options.policy == nullptr ? kDefaultPolicyName : options.policy);
+  if (named.chooses) {
+    return InvalidInput("policy ", named.name,
                         " needs the windows of a running job; name another policy");
   }
   EPLB_ASSIGN_OR_RETURN(const PolicyOptions policy_options, ReadPolicyOptions(options));
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
+                        MakePolicy(named.name, policy_options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
-  EPLB_RETURN_IF_ERROR(CheckGroups(traits, topology));
+  EPLB_RETURN_IF_ERROR(CheckGroups(named, topology));
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, ReadSpeeds(options));
   std::optional<Placement> previous;
   if (options.previous != nullptr) {
     EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
-  } else if (traits.needs_previous) {
-    return InvalidInput("policy ", std::string(name),
-                        " needs `previous`, the placement to start from");
+  } else if (named.needs_previous) {
+    return InvalidInput("policy ", named.name, " needs `previous`, the placement to start from");
   }
   EPLB_ASSIGN_OR_RETURN(
       Placement placement,

@@ -33,6 +33,10 @@ std::string NameOf(const FieldDescriptor& field) {
   return field.name().substr(0, field.name().size() - (IsTime(field) ? kSeconds.size() : 0));
 }
 
+std::optional<std::string> FilledText(const WrittenValue& written) {
+  return written.is_text() && !written.text.empty() ? std::optional(written.text) : std::nullopt;
+}
+
 decltype(SettingField::range) RangeOf(const FieldDescriptor& field, const v1::Setting& option,
                                       std::span<const TextKind> kinds) {
   if (!option.kind().empty()) {
@@ -43,7 +47,7 @@ decltype(SettingField::range) RangeOf(const FieldDescriptor& field, const v1::Se
     std::copy(option.words().begin(), option.words().end(), range.words.begin());
     return range;
   }
-  if (!option.expected().empty()) return FilledTextRange{option.expected()};
+  if (!option.expected().empty()) return TextRange{&FilledText, option.expected()};
   if (IsTime(field)) {
     return DurationRange{absl::Seconds(option.low()), absl::Seconds(option.high()), option.note()};
   }

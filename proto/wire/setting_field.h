@@ -40,8 +40,7 @@ struct SettingField {
   std::string table;      // in the configuration: "migration"
   std::string name;       // in the table: "max_pause"
   std::string_view help;  // effect of the setting: sentences of at most 25 words
-  std::variant<IntegerRange, NumberRange, DurationRange, WordRange, TextRange, FilledTextRange>
-      range;
+  std::variant<IntegerRange, NumberRange, DurationRange, WordRange, TextRange> range;
 
   std::string FullName() const { return table + "." + name; }
   std::optional<Scalar> Read(const WrittenValue& written) const;

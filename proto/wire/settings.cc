@@ -54,6 +54,7 @@ Scalar ScalarOf(const T& member) {
         std::ranges::find(kWords<T>, member, &std::pair<std::string_view, T>::second)->first);
   }
 }
+Scalar ScalarOf(const NamedPolicy& policy) { return policy.name; }
 Scalar ScalarOf(const StepRange& steps) { return StepsText(steps); }
 Scalar ScalarOf(const std::vector<StatedSpeed>& speeds) { return SpeedsText(speeds); }
 Scalar ScalarOf(const std::vector<int32_t>& gpus) { return GpusText(gpus); }
@@ -65,6 +66,7 @@ void Assign(const Scalar& value, T& member) {
     member = std::ranges::find(kWords<T>, word, &std::pair<std::string_view, T>::first)->second;
   }
 }
+void Assign(const Scalar& value, NamedPolicy& policy) { policy = Text(value); }
 void Assign(const Scalar& value, StepRange& steps) { steps = ParseSteps(Text(value)).value(); }
 void Assign(const Scalar& value, std::vector<StatedSpeed>& speeds) {
   speeds = ParseSpeeds(Text(value)).value();
@@ -110,7 +112,7 @@ SettingRow Row(const char* field) {
 
 const std::vector<SettingRow>& Rows() {
   static const auto& rows = *new std::vector<SettingRow>{
-      Row<&Settings::policy_name>("name"),
+      Row<&Settings::policy>("name"),
       Row<&Settings::observe>("mode"),
       Row<&Settings::every_steps>("every_steps"),
       Row<&Settings::min_gain>("min_gain"),

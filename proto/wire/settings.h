@@ -41,7 +41,7 @@ enum class SpeedMode { kOff, kObserve, kApply };
 
 // Current settings of a job.
 struct Settings {
-  std::string policy_name{kServicePolicyName};
+  NamedPolicy policy = kServicePolicyName;
   bool observe = false;          // decides, explains and prices, and proposes nothing
   int32_t every_steps = 50;      // least steps between two decisions
   double min_gain = 0.01;        // least fall of the predicted peak load, as a fraction of it

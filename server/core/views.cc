@@ -8,7 +8,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/errors.h"
-#include "placement/policies/registry.h"
 #include "proto/wire/convert.h"
 #include "server/core/core.h"
 #include "server/core/decisions/gpu_speeds.h"
@@ -120,7 +119,7 @@ void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
   counts.set_within(static_cast<uint64_t>(job.prediction_counts.within));
   counts.set_above(static_cast<uint64_t>(job.prediction_counts.above));
   counts.set_below(static_cast<uint64_t>(job.prediction_counts.below));
-  if (TraitsOf(job.settings.policy_name).chooses && job.chooser.state != nullptr) {
+  if (job.settings.policy.chooses && job.chooser.state != nullptr) {
     for (const TriedCandidate& one : CandidatesOf(*job.chooser.state)) {
       ToProto(one, status.add_candidates());
     }

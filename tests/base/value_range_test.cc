@@ -31,7 +31,6 @@ TEST(ValueRangeTest, EveryRangeTakesItsOwnKindAndUntypedText) {
               ElementsAre(Kind::kInteger, Kind::kReal, Kind::kUntyped));
   EXPECT_THAT(KindsTaken(kDurations, "7s"), ElementsAre(Kind::kText, Kind::kUntyped));
   EXPECT_THAT(KindsTaken(WordRange{"on", "off"}, "on"), ElementsAre(Kind::kText, Kind::kUntyped));
-  EXPECT_THAT(KindsTaken(FilledTextRange{"a path"}, "/"), ElementsAre(Kind::kText, Kind::kUntyped));
 }
 
 template <class Range>
@@ -54,7 +53,6 @@ TEST(ValueRangeTest, TheEndsAreHeldAndWhatIsNoSuchValueIsNot) {
   ExpectReads(NumberRange{0, 1}, {"0", "1"}, {"-0", "-0.5"});
   ExpectReads(DurationRange{absl::Seconds(1), absl::Hours(1), "60s"}, {"1s", "1m30s", "1h"},
               {"90", "", "999ms", "1h0m0.000000001s", "-5s", "+5s", "inf", "soon"});
-  ExpectReads(FilledTextRange{"a path"}, {"/a/b"}, {""});
   ExpectReads(WordRange{"auto", "json", "text"}, {"auto", "json", "text"}, {"", "Auto", "auto "});
 }
 

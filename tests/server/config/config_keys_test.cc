@@ -39,9 +39,8 @@ TEST(ConfigKeysTest, EverySettingIsAKeyOfTheDaemonAndOfAJob) {
     const std::string of_job = "jobs.a.b." + key.name;
     EXPECT_TRUE(SetConfigKey(of_job, {.text = text}, &config).ok()) << of_job;
   }
-  const core::Config read(config.keys);
-  EXPECT_EQ(read.settings, wire::Settings());
-  EXPECT_EQ(read.job_settings.at("a.b"), wire::PatchOf(wire::Settings()));
+  EXPECT_EQ(core::Config(config.keys).settings, wire::Settings());
+  EXPECT_EQ(core::Config(config.keys).job_settings.at("a.b"), wire::PatchOf(wire::Settings()));
 }
 
 TEST(ConfigKeysTest, BandwidthsThatNoKeyGivesAreTheAssumedOnes) {

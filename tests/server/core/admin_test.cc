@@ -342,7 +342,7 @@ TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   EXPECT_EQ(settings.min_gain(), 0.5);
   job.ConnectAll();
   job.Report(0, 9);
-  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy_name, "balanced");
+  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy.name, "balanced");
 }
 
 TEST(AdminTest, SetPolicyRefusesWhatItDoesNotKnow) {

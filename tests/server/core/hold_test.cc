@@ -56,7 +56,7 @@ class HoldTest : public ::testing::Test {
 
   static Config ConfigWith(const Costs& costs) {
     Config config = TestConfig();
-    config.settings.policy_name = "balanced";
+    config.settings.policy = "balanced";
     config.settings.every_steps = 10;
     config.settings.layers_per_chunk = 60;
     config.settings.max_pause = absl::Minutes(10);

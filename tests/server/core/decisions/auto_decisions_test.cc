@@ -17,7 +17,7 @@ using ::testing::Not;
 
 Config AutoConfig(int32_t every_steps) {
   Config config = TestConfig();
-  config.settings.policy_name = "auto";
+  config.settings.policy = "auto";
   config.settings.every_steps = every_steps;
   config.costs.bandwidths = BandwidthSource::kAssumed;  // default of eplbd without a key for them
   return config;

@@ -124,7 +124,7 @@ TEST(GpuSpeedsTest, StatedSpeedsAndAvoidedGpusGoBeforeMeasuredOnes) {
 
 TEST(GpuSpeedsTest, APolicyWithoutSpeedsPlansWithoutThemAndTellsOnce) {
   Config config = TestConfig();
-  config.settings.policy_name = "deepseek";
+  config.settings.policy = "deepseek";
   config.settings.stated_speeds = {{2, 0.5}};
   SpeedJob job(config);
   job.Report(8, {1, 1, 1});

@@ -34,15 +34,15 @@ std::string PolicyOf(const Config& config, SplitMode split) {
   for (FakeRank& rank : job.ranks) rank.identity.split = split;
   job.ConnectAll();
   job.Report(0, 9);
-  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy_name,
+  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy.name,
             job.daemon.View().policy().name());
   EXPECT_EQ(job.daemon.pending_solve()->question->planner.options.split, split);
-  return job.daemon.pending_solve()->question->settings.policy_name;
+  return job.daemon.pending_solve()->question->settings.policy.name;
 }
 
 TEST(ConfigTest, ThePolicyDoesNotDependOnHowAJobSplits) {
   Config config = TestConfig();
-  config.settings.policy_name = Settings().policy_name;
+  config.settings.policy = Settings().policy;
   for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
     EXPECT_EQ(PolicyOf(config, split), kServicePolicyName);
   }
