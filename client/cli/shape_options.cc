@@ -136,7 +136,7 @@ PolicyOptions PolicyOptionsOf(const ShapeOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options) {
   // Before the policy is made, because these errors name the flag. An unknown policy has no traits.
-  const std::vector<std::string_view> names = PolicyNames();
+  const std::vector<std::string> names = PolicyNames();
   if (std::ranges::find(names, options.policy.name) != names.end()) {
     EPLB_RETURN_IF_ERROR(CheckFrame(options));
   }

@@ -64,6 +64,6 @@ struct NamedPolicy : PolicyTraits {
 };
 
 // In the order of the table; none twice.
-std::vector<std::string_view> PolicyNames();
+std::vector<std::string> PolicyNames();
 
 }  // namespace eplb

@@ -82,20 +82,14 @@ std::optional<std::string> Canonical(const WrittenValue& written) {
 }
 
 std::optional<std::string> CanonicalPolicy(const WrittenValue& written) {
-  const std::vector<std::string_view> names = PolicyNames();
+  const std::vector<std::string> names = PolicyNames();
   const bool known = std::ranges::find(names, written.text) != names.end();
   return written.is_text() && known ? std::optional(written.text) : std::nullopt;
 }
 
-std::string PoliciesExpected() {
-  const std::vector<std::string_view> names = PolicyNames();
-  return absl::StrCat("one of ",
-                      absl::StrJoin(std::vector<std::string>(names.begin(), names.end()), ", "));
-}
-
 const std::vector<TextKind>& Kinds() {
   static const auto& kinds = *new std::vector<TextKind>{
-      {"policy", {&CanonicalPolicy, PoliciesExpected()}},
+      {"policy", {&CanonicalPolicy, absl::StrCat("one of ", absl::StrJoin(PolicyNames(), ", "))}},
       {"steps", {&Canonical<&ParseSteps, &StepsText>, kStepsExpected, kNever}},
       {"speeds", {&Canonical<&ParseSpeeds, &SpeedsText>, SpeedsExpected(), kNoGpu}},
       {"gpus", {&Canonical<&ParseGpus, &GpusText>, kGpusExpected, kNoGpu}}};
@@ -162,9 +156,8 @@ std::string StepsText(const StepRange& steps) {
 }
 
 std::vector<std::string> SettingRow::Choices() const {
-  if (option->kind() != "policy") return {option->words().begin(), option->words().end()};
-  const std::vector<std::string_view> names = PolicyNames();
-  return {names.begin(), names.end()};
+  if (option->kind() == "policy") return PolicyNames();
+  return {option->words().begin(), option->words().end()};
 }
 
 std::span<const SettingRow> SettingRows() { return Rows(); }
