@@ -22,7 +22,6 @@
 #include "client/cli/flags.h"
 #include "client/cli/text.h"
 #include "client/cli/wait.h"
-#include "proto/wire/convert.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/settings.h"
 

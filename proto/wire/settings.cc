@@ -104,24 +104,6 @@ SettingRow Row(const char* field) {
           [](const Scalar& value, Settings* settings) { Assign(value, settings->*kMember); }};
 }
 
-const std::vector<SettingRow>& Rows() {
-  static const auto& rows = *new std::vector<SettingRow>{
-      Row<&Settings::policy>("name"),
-      Row<&Settings::observe>("mode"),
-      Row<&Settings::every_steps>("every_steps"),
-      Row<&Settings::min_gain>("min_gain"),
-      Row<&Settings::horizon_steps>("horizon_steps"),
-      Row<&Settings::freeze_steps>("freeze_steps"),
-      Row<&Settings::max_pause>("max_pause_seconds"),
-      Row<&Settings::layers_per_chunk>("layers_per_chunk"),
-      Row<&Settings::hierarchy>("hierarchy"),
-      Row<&Settings::gpu_speeds>("gpu_speeds"),
-      Row<&Settings::stated_speeds>("stated_speeds"),
-      Row<&Settings::avoid_gpus>("avoid_gpus"),
-  };
-  return rows;
-}
-
 // A text in quotes, and not without end.
 std::string Shown(const Scalar& value) {
   constexpr size_t kMost = 64;
@@ -160,11 +142,28 @@ std::vector<std::string> SettingRow::Choices() const {
   return {option->words().begin(), option->words().end()};
 }
 
-std::span<const SettingRow> SettingRows() { return Rows(); }
+std::span<const SettingRow> SettingRows() {
+  static const auto& rows = *new std::vector<SettingRow>{
+      Row<&Settings::policy>("name"),
+      Row<&Settings::observe>("mode"),
+      Row<&Settings::every_steps>("every_steps"),
+      Row<&Settings::min_gain>("min_gain"),
+      Row<&Settings::horizon_steps>("horizon_steps"),
+      Row<&Settings::freeze_steps>("freeze_steps"),
+      Row<&Settings::max_pause>("max_pause_seconds"),
+      Row<&Settings::layers_per_chunk>("layers_per_chunk"),
+      Row<&Settings::hierarchy>("hierarchy"),
+      Row<&Settings::gpu_speeds>("gpu_speeds"),
+      Row<&Settings::stated_speeds>("stated_speeds"),
+      Row<&Settings::avoid_gpus>("avoid_gpus"),
+  };
+  return rows;
+}
 
 const SettingRow* FindSetting(std::string_view name) {
-  for (const SettingRow& row : Rows()) {
-    if (name == row.name || name == row.FullName()) return &row;
+  for (const SettingRow& row : SettingRows()) {
+    const bool whole = name.starts_with(row.table) && name == row.FullName();
+    if (whole || name == row.name) return &row;
   }
   return nullptr;
 }
@@ -191,13 +190,13 @@ SettingsPatch Merged(SettingsPatch earlier, SettingsPatch later) {
 
 SettingsPatch PatchOf(const Settings& settings) {
   SettingsPatch patch;
-  for (const SettingRow& row : Rows()) patch[row.name] = row.get(settings);
+  for (const SettingRow& row : SettingRows()) patch[row.name] = row.get(settings);
   return patch;
 }
 
 std::string PatchText(const SettingsPatch& patch) {
   std::vector<std::string> parts;
-  for (const SettingRow& row : Rows()) {
+  for (const SettingRow& row : SettingRows()) {
     if (const auto given = patch.find(row.name); given != patch.end()) {
       parts.push_back(Pair(row, given->second));
     }
