@@ -2,7 +2,7 @@
 #include "proto/wire/settings.h"
 
 #include <algorithm>
-#include <initializer_list>
+#include <array>
 #include <utility>
 
 #include "absl/strings/ascii.h"
@@ -27,21 +27,22 @@ bool ReadStep(std::string_view text, int64_t* step) {
          absl::SimpleAtoi(std::string(text), step);
 }
 
+template <class T>
+using Word = std::pair<std::string_view, T>;
 // Words of the members of a type that has few values. None: the type has no words.
 template <class T>
-constexpr std::initializer_list<std::pair<std::string_view, T>> kWords = {};
+constexpr std::array<Word<T>, 0> kWords = {};
 template <>
-constexpr std::initializer_list<std::pair<std::string_view, bool>> kWords<bool> = {
-    {"apply", false}, {"observe", true}};
+constexpr std::array<Word<bool>, 2> kWords<bool> = {{{"apply", false}, {"observe", true}}};
 template <>
-constexpr std::initializer_list<std::pair<std::string_view, SpeedMode>> kWords<SpeedMode> = {
-    {"off", SpeedMode::kOff}, {"observe", SpeedMode::kObserve}, {"apply", SpeedMode::kApply}};
+constexpr std::array<Word<SpeedMode>, 3> kWords<SpeedMode> = {
+    {{"off", SpeedMode::kOff}, {"observe", SpeedMode::kObserve}, {"apply", SpeedMode::kApply}}};
 template <>
-constexpr std::initializer_list<std::pair<std::string_view, std::optional<Hierarchy>>>
-    kWords<std::optional<Hierarchy>> = {{"auto", std::nullopt},
-                                        {"strict", Hierarchy::kStrict},
-                                        {"soft", Hierarchy::kSoft},
-                                        {"none", Hierarchy::kNone}};
+constexpr std::array<Word<std::optional<Hierarchy>>, 4> kWords<std::optional<Hierarchy>> = {
+    {{"auto", std::nullopt},
+     {"strict", Hierarchy::kStrict},
+     {"soft", Hierarchy::kSoft},
+     {"none", Hierarchy::kNone}}};
 
 const std::string& Text(const Scalar& value) { return std::get<std::string>(value); }
 
@@ -50,8 +51,7 @@ template <class T>
 Scalar ScalarOf(const T& member) {
   if constexpr (kWords<T>.size() == 0) return ToScalar(member);
   if constexpr (kWords<T>.size() > 0) {
-    return std::string(
-        std::ranges::find(kWords<T>, member, &std::pair<std::string_view, T>::second)->first);
+    return std::string(std::ranges::find(kWords<T>, member, &Word<T>::second)->first);
   }
 }
 Scalar ScalarOf(const NamedPolicy& policy) { return policy.name; }
@@ -63,7 +63,7 @@ void Assign(const Scalar& value, T& member) {
   if constexpr (kWords<T>.size() == 0) member = FromScalar<T>(value);
   if constexpr (kWords<T>.size() > 0) {
     const std::string_view word = Text(value);
-    member = std::ranges::find(kWords<T>, word, &std::pair<std::string_view, T>::first)->second;
+    member = std::ranges::find(kWords<T>, word, &Word<T>::first)->second;
   }
 }
 void Assign(const Scalar& value, NamedPolicy& policy) { policy = Text(value); }

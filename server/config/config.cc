@@ -17,6 +17,7 @@
 #include "proto/wire/convert.h"
 #include "server/config/config_keys.h"
 #include "server/config/config_toml.h"
+#include "server/config/config_values.h"
 
 namespace eplb {
 namespace {

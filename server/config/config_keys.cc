@@ -91,14 +91,13 @@ absl::Status SetJobKey(std::string_view name, const WrittenValue& value, DaemonC
 
 Scalar ConfigKey::Get(const DaemonConfig& config) const {
   const Message* message = &config.keys;
-  for (const auto* table : tables) message = &message->GetReflection()->GetMessage(*message, table);
+  for (const auto* one : tables) message = &message->GetReflection()->GetMessage(*message, one);
   return SettingField::Get(*message).value();
 }
 
 void ConfigKey::Set(const Scalar& value, DaemonConfig* config) const {
   Message* message = &config->keys;
-  for (const auto* table : tables)
-    message = message->GetReflection()->MutableMessage(message, table);
+  for (const auto* one : tables) message = message->GetReflection()->MutableMessage(message, one);
   SettingField::Set(value, message);
 }
 
