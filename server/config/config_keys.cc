@@ -19,7 +19,6 @@
 namespace eplb {
 namespace {
 
-using google::protobuf::Descriptor;
 using google::protobuf::FieldDescriptor;
 using google::protobuf::Message;
 using Keys = std::vector<ConfigKey>;
@@ -29,10 +28,11 @@ constexpr std::string_view kJobs = "jobs.";
 
 // Adds the keys of a table, and those of the tables in it. path: its name, "store.etcd".
 // NOLINTNEXTLINE(misc-no-recursion): as deep as the tables of v1.Configuration
-void AddKeys(const Descriptor& type, const std::string& path, const Tables& tables, Keys* keys) {
+void AddKeys(const google::protobuf::Descriptor& type, const std::string& path,
+             const Tables& tables, Keys* keys) {
   for (int i = 0; i < type.field_count(); ++i) {
     const FieldDescriptor& field = *type.field(i);
-    const Descriptor* const inner = field.message_type();
+    const auto* const inner = field.message_type();
     if (inner == nullptr) {
       keys->push_back({{field, path, ConfigTextKinds()}, tables});
       continue;
