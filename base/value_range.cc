@@ -143,14 +143,9 @@ std::string WordRange::Expected() const {
   return expected;
 }
 
-std::optional<Scalar> TextRange::Read(const WrittenValue& written) const {
-  if (!written.is_text()) return std::nullopt;
-  return canonical(written.text);
-}
-
 bool TextRange::Holds(const Scalar& value) const {
   const auto* text = std::get_if<std::string>(&value);
-  return text != nullptr && canonical(*text);
+  return text != nullptr && canonical({.kind = Kind::kText, .text = *text});
 }
 
 }  // namespace eplb

@@ -87,14 +87,14 @@ struct WordRange {
 
 // A text with a grammar of its own, such as a list.
 struct TextRange {
-  // Returns the one form of the text that means the same; none if the text is out of range.
-  std::optional<std::string> (*canonical)(std::string_view text);
-  const char* empty_form;  // word for the empty text, "none"
-  std::string (*expected)();
+  // Returns the one form of the text that means the same; none if the value is out of range.
+  std::optional<std::string> (*canonical)(const WrittenValue& written);
+  std::string expected;
+  std::string_view empty_form = {};  // word for the empty text, "none"
 
-  std::optional<Scalar> Read(const WrittenValue& written) const;
+  std::optional<Scalar> Read(const WrittenValue& written) const { return canonical(written); }
   bool Holds(const Scalar& value) const;
-  std::string Expected() const { return expected(); }
+  std::string Expected() const { return expected; }
 };
 
 }  // namespace eplb

@@ -19,28 +19,28 @@ constexpr size_t kMiB = size_t{1} << 20;
 
 RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& descriptors,
                               const Store& store) {
+  const v1::Configuration::Limits& limits = config.keys.limits();
   RunnerOptions options;
-  options.core = config.core;
+  options.core = core::Config(config.keys);
   options.core.server_version = DaemonVersion();
-  options.core.gather_deadline = config.limits.start_deadline;
-  options.core.max_window_bytes = static_cast<int64_t>(kMiB) * config.limits.max_window_mib;
-  options.queue = {.max_events = static_cast<size_t>(config.limits.max_queued_events),
-                   .max_bytes = kMiB * static_cast<size_t>(config.limits.max_queued_mib)};
+  options.queue = {.max_events = static_cast<size_t>(limits.max_queued_events()),
+                   .max_bytes = kMiB * static_cast<size_t>(limits.max_queued_mib())};
   options.sessions = {.max_sessions = descriptors.max_sessions,
                       .no_more = descriptors.no_more_sessions,
-                      .hello_deadline = config.limits.hello_deadline};
+                      .hello_deadline = absl::Seconds(limits.hello_deadline_seconds())};
   options.room_warning = descriptors.warning;
   options.opening_note = store.opening_note();
-  options.history.max_load_bytes = static_cast<int64_t>(kMiB) * config.limits.max_past_loads_mib;
-  options.solver_threads = config.limits.solver_threads;
+  options.history.max_load_bytes = static_cast<int64_t>(kMiB) * limits.max_past_loads_mib();
+  options.solver_threads = limits.solver_threads();
   return options;
 }
 
 // Not of etcd: that one is opened by the daemon that leads.
 absl::StatusOr<std::unique_ptr<Store>> OpenStore(const DaemonConfig& config) {
-  const StoreLimits limits{.max_history = config.limits.max_history};
+  const StoreLimits limits{.max_history = config.keys.limits().max_history()};
   if (StoreBackendOf(config) == kMemoryBackend) return MakeMemoryStore(limits);
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store, MakeSqliteStore(config.store_path, limits));
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Store> store,
+                        MakeSqliteStore(config.keys.store().path(), limits));
   if (!store->opening_note().empty()) {
     Log(LogLevel::kError, "store_moved_aside", {{"reason", store->opening_note()}});
   }
@@ -58,7 +58,9 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
     EPLB_ASSIGN_OR_RETURN(store, OpenStore(config));
   }
   auto daemon = std::unique_ptr<Daemon>(new Daemon());
-  const DescriptorPlan descriptors = PlanDescriptors(DescriptorLimit(), config.limits.max_sessions);
+  const v1::Configuration::Listen& listen = config.keys.listen();
+  const v1::Configuration::Limits& limits = config.keys.limits();
+  const DescriptorPlan descriptors = PlanDescriptors(DescriptorLimit(), limits.max_sessions());
   if (!descriptors.warning.empty()) {
     Log(LogLevel::kWarn, "descriptors_short", {{"reason", descriptors.warning}});
   }
@@ -69,34 +71,34 @@ absl::StatusOr<std::unique_ptr<Daemon>> Daemon::Start(const DaemonConfig& config
   EPLB_ASSIGN_OR_RETURN(
       daemon->rpc_,
       RpcServer::Start(
-          {.listen = config.grpc,
-           .unix_socket = config.unix_socket == kNoSocket ? "" : config.unix_socket,
+          {.listen = config.grpc(),
+           .unix_socket = listen.unix() == kNoSocket ? "" : listen.unix(),
            .unix_socket_optional = config.unix_socket_optional,
-           .unix_socket_for_group = config.unix_socket_for_group,
+           .unix_socket_for_group = listen.unix_access() == "group",
            .runner = runner,
-           .messages_per_second = config.limits.messages_per_second,
-           .rendezvous = {.deadline = config.limits.start_deadline,
-                          .max_bytes = kMiB * static_cast<size_t>(config.limits.max_all_gather_mib),
-                          .max_world_size = config.core.max_ranks_per_job},
-           .tls = config.tls,
-           .peers = {.max_sessions = config.limits.max_sessions_per_peer,
-                     .calls_per_second = config.limits.calls_per_second},
-           .max_streams_per_connection = config.limits.max_streams_per_connection,
-           .max_memory_bytes = kMiB * static_cast<size_t>(config.limits.max_rpc_memory_mib),
-           .handshake_deadline = config.limits.handshake_deadline,
+           .messages_per_second = limits.messages_per_second(),
+           .rendezvous = {.deadline = absl::Seconds(limits.start_deadline_seconds()),
+                          .max_bytes = kMiB * static_cast<size_t>(limits.max_all_gather_mib()),
+                          .max_world_size = limits.max_ranks_per_job()},
+           .tls = config.tls(),
+           .peers = {.max_sessions = limits.max_sessions_per_peer(),
+                     .calls_per_second = limits.calls_per_second()},
+           .max_streams_per_connection = limits.max_streams_per_connection(),
+           .max_memory_bytes = kMiB * static_cast<size_t>(limits.max_rpc_memory_mib()),
+           .handshake_deadline = absl::Seconds(limits.handshake_deadline_seconds()),
            .tcp_below = descriptors.tcp_below,
            .unix_below = descriptors.unix_below,
            .server_version = DaemonVersion(),
            .store = StoreBackendOf(config),
            .leader = elected ? AdvertisedAddress(config) : ""}));
-  EPLB_ASSIGN_OR_RETURN(daemon->http_,
-                        HttpServer::Start(config.http,
-                                          SourcesOf({.runner = runner,
-                                                     .rpc = daemon->rpc_.get(),
-                                                     .tls_cert = config.tls.cert,
-                                                     .per_expert = config.metrics_per_expert,
-                                                     .version = DaemonVersion()}),
-                                          config.http_allowed_hosts, descriptors.http_connections));
+  EPLB_ASSIGN_OR_RETURN(
+      daemon->http_, HttpServer::Start(config.http(),
+                                       SourcesOf({.runner = runner,
+                                                  .rpc = daemon->rpc_.get(),
+                                                  .tls_cert = config.keys.tls().cert(),
+                                                  .per_expert = config.keys.metrics().per_expert(),
+                                                  .version = DaemonVersion()}),
+                                       config.allowed_hosts(), descriptors.http_connections));
   return daemon;
 }
 

@@ -22,9 +22,9 @@ class Runner;
 // threads: one at a time, but for what the parts do on their own threads.
 class Daemon {
  public:
-  // Serves when it returns. config.store_path must be set, and config.unix_socket be a path or
-  // "none". store: of a daemon that was elected, opened; null: the one that `config` names. errors:
-  // those of the store, of the core's start and of listening; each names path or address.
+  // Serves when it returns. store.path must be set, and listen.unix be a path or "none". store: of
+  // a daemon that was elected, opened; null: the one that `config` names. errors: those of the
+  // store, of the core's start and of listening; each names path or address.
   static absl::StatusOr<std::unique_ptr<Daemon>> Start(const DaemonConfig& config,
                                                        std::unique_ptr<Store> store = nullptr);
   // Calls Shutdown with no grace.

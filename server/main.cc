@@ -73,14 +73,14 @@ std::vector<std::pair<std::string, std::string>> Environment() {
 // HTTP is never encrypted, gRPC with tls.cert.
 absl::Status CheckNetwork(const DaemonConfig& config, bool insecure_network) {
   if (insecure_network) return absl::OkStatus();
-  if (!config.grpc.IsLoopback() && !config.tls.enabled()) {
+  if (!config.grpc().IsLoopback() && !config.tls().enabled()) {
     return InvalidInput(
-        config.grpc.Text(),
+        config.keys.listen().grpc(),
         ": other machines reach this address and nothing is encrypted; set tls.cert, tls.key and "
         "tls.ca, listen on loopback or give --insecure-network");
   }
-  if (config.http.IsLoopback()) return absl::OkStatus();
-  return InvalidInput(config.http.Text(),
+  if (config.http().IsLoopback()) return absl::OkStatus();
+  return InvalidInput(config.keys.listen().http(),
                       ": other machines reach this address and HTTP is not encrypted; listen on "
                       "loopback or give --insecure-network");
 }
@@ -103,21 +103,21 @@ absl::StatusOr<DaemonConfig> Configure(const Options& options) {
   sources.file_text = config_text;
   EPLB_ASSIGN_OR_RETURN(DaemonConfig config, LoadConfig(sources));
   EPLB_RETURN_IF_ERROR(CheckNetwork(config, options.insecure_network));
-  EPLB_RETURN_IF_ERROR(
-      wire::CheckTlsFiles({.ca = config.tls.ca, .cert = config.tls.cert, .key = config.tls.key}));
-  EPLB_RETURN_IF_ERROR(wire::CheckTlsFiles(config.etcd.tls));
+  const TlsOptions tls = config.tls();
+  EPLB_RETURN_IF_ERROR(wire::CheckTlsFiles({.ca = tls.ca, .cert = tls.cert, .key = tls.key}));
+  EPLB_RETURN_IF_ERROR(wire::CheckTlsFiles(config.etcd_tls()));
   return config;
 }
 
 // Makes the folder of the default store. A folder that the configuration names must be there.
-absl::Status ChooseStore(DaemonConfig* config) {
-  if (!config->store_path.empty()) return absl::OkStatus();
-  if (config->store_backend != kSqliteBackend) {
-    config->store_path = config->store_backend;
+absl::Status ChooseStore(v1::Configuration::Store* store) {
+  if (!store->path().empty()) return absl::OkStatus();
+  if (store->backend() != kSqliteBackend) {
+    store->set_path(store->backend());
     return absl::OkStatus();
   }
-  EPLB_ASSIGN_OR_RETURN(config->store_path, DefaultStorePath(Environment()));
-  const std::filesystem::path folder = std::filesystem::path(config->store_path).parent_path();
+  EPLB_ASSIGN_OR_RETURN(*store->mutable_path(), DefaultStorePath(Environment()));
+  const std::filesystem::path folder = std::filesystem::path(store->path()).parent_path();
   std::error_code error;
   std::filesystem::create_directories(folder, error);
   if (!error) return absl::OkStatus();
@@ -135,12 +135,13 @@ bool CanHold(const std::filesystem::path& socket) {
 
 // Chooses the socket of "auto". The user did not ask for that socket, so nothing fails without it.
 void ChooseUnixSocket(DaemonConfig* config) {
-  if (config->unix_socket != kAutoSocket) return;
-  config->unix_socket = kNoSocket;
-  if (config->grpc.is_unix()) return;
+  v1::Configuration::Listen& listen = *config->keys.mutable_listen();
+  if (listen.unix() != kAutoSocket) return;
+  listen.set_unix(kNoSocket);
+  if (config->grpc().is_unix()) return;
   for (const std::string& socket : DefaultUnixSockets(Environment())) {
     if (!CanHold(socket)) continue;
-    config->unix_socket = socket;
+    listen.set_unix(socket);
     config->unix_socket_optional = true;
     return;
   }
@@ -307,7 +308,7 @@ int ServeDaemon(const DaemonConfig& config, std::unique_ptr<Store> store, Standb
   }
   if (standby == nullptr) {
     PrintListening((*daemon)->grpc_address(), (*daemon)->http_address(), (*daemon)->unix_socket(),
-                   config.store_path);
+                   config.keys.store().path());
   }
   manager.Ready(absl::StrCat("serves on ", (*daemon)->grpc_address().Text()));
   serving = daemon->get();
@@ -315,8 +316,9 @@ int ServeDaemon(const DaemonConfig& config, std::unique_ptr<Store> store, Standb
   Log(LogLevel::kInfo, "signal", {{"number", int64_t{signal}}});
   serving = nullptr;
   draining = true;
-  manager.Stopping(config.drain_grace);
-  Drain(daemon->get(), standby, signals, config.drain_grace);
+  const absl::Duration grace = absl::Seconds(config.keys.drain().grace_seconds());
+  manager.Stopping(grace);
+  Drain(daemon->get(), standby, signals, grace);
   if (standby != nullptr) standby->Resign();
   Log(LogLevel::kInfo, "stopped");
   StopLog();
@@ -330,11 +332,11 @@ int ServeStandby(DaemonConfig config, int signals, bool insecure_network) {
   HoldConfiguration();
   absl::StatusOr<std::unique_ptr<StandbyDaemon>> standby = StandbyDaemon::Start(config);
   if (!standby.ok()) return Fail(kFailed, standby.status());
-  config.grpc = (*standby)->grpc_address();
-  config.http = (*standby)->http_address();
-  PrintListening(config.grpc, config.http, "", config.store_path);
+  config.keys.mutable_listen()->set_grpc((*standby)->grpc_address().Text());
+  config.keys.mutable_listen()->set_http((*standby)->http_address().Text());
+  PrintListening(config.grpc(), config.http(), "", config.keys.store().path());
   ServiceManager manager;
-  manager.Ready(absl::StrCat("stands by on ", config.grpc.Text()));
+  manager.Ready(absl::StrCat("stands by on ", config.keys.listen().grpc()));
   if (const int signal = StandBy(**standby, signals, manager); signal != 0) {
     Log(LogLevel::kInfo, "signal", {{"number", int64_t{signal}}});
     StopLog();
@@ -357,9 +359,10 @@ int Serve(DaemonConfig config, bool insecure_network) {
   if (const absl::Status room = CheckThreadRoom(kThreadsOfDaemon); !room.ok()) {
     return Fail(kFailed, room);
   }
-  if (const absl::Status status = ChooseStore(&config); !status.ok()) return Fail(kFailed, status);
+  const absl::Status chosen = ChooseStore(config.keys.mutable_store());
+  if (!chosen.ok()) return Fail(kFailed, chosen);
   ChooseUnixSocket(&config);
-  StartLog(config.log_level, LogFormatOf(config.log_format));
+  StartLog(config.keys.log().level(), LogFormatOf(config.keys.log().format()));
   RouteGrpcLog();
   for (std::string& unknown : UnknownVariables(Environment())) {
     Log(LogLevel::kWarn, "unknown_variable", {{"reason", std::move(unknown)}});
@@ -368,11 +371,13 @@ int Serve(DaemonConfig config, bool insecure_network) {
     Log(LogLevel::kWarn, "doubtful_value", {{"reason", std::move(doubtful)}});
   }
   if (std::string advisory = GrpcAdvisory(GrpcVersion());
-      !config.grpc.IsLoopback() && !advisory.empty()) {
+      !config.grpc().IsLoopback() && !advisory.empty()) {
     Log(LogLevel::kWarn, "old_grpc", {{"reason", std::move(advisory)}});
   }
   (void)RaiseDescriptorLimit();
-  if (config.store_backend == kEtcdBackend) return ServeStandby(config, signals, insecure_network);
+  if (config.keys.store().backend() == kEtcdBackend) {
+    return ServeStandby(config, signals, insecure_network);
+  }
   ServiceManager manager;
   return ServeDaemon(config, nullptr, nullptr, signals, insecure_network, manager);
 }
@@ -388,9 +393,10 @@ int Show(const Options& options, DaemonConfig config) {
     (void)std::printf("%s\n", Printable(ConfigSummary(config, options.sources.file)).c_str());
     return EXIT_SUCCESS;
   }
-  if (config.store_path.empty() && config.store_backend == kSqliteBackend) {
+  v1::Configuration::Store& store = *config.keys.mutable_store();
+  if (store.path().empty() && store.backend() == kSqliteBackend) {
     const absl::StatusOr<std::string> path = DefaultStorePath(Environment());
-    if (path.ok()) config.store_path = *path;
+    if (path.ok()) store.set_path(*path);
   }
   (void)std::fputs(ConfigToml(config).c_str(), stdout);
   return EXIT_SUCCESS;

@@ -12,6 +12,7 @@
 #include "server/config/config_help.h"
 #include "server/config/config_keys.h"
 
+#include "eplb/v1/options.pb.h"
 #include <CLI/CLI.hpp>
 
 namespace eplb {
@@ -22,7 +23,7 @@ constexpr int kBadOptions = 2;
 std::vector<const ConfigKey*> KeysWithFlag() {
   std::vector<const ConfigKey*> found;
   for (const ConfigKey& key : ConfigKeys()) {
-    if (key.flag.name != nullptr) found.push_back(&key);
+    if (!key.option->flag().empty()) found.push_back(&key);
   }
   return found;
 }
@@ -52,7 +53,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
   app.set_version_flag("--version", version);
   app.add_option("--config", options.sources.file, "TOML file; EPLB_* and flags override it");
   for (size_t i = 0; i < flags.size(); ++i) {
-    app.add_option(flags[i]->flag.name, values[i], flags[i]->flag.help);
+    app.add_option(flags[i]->option->flag(), values[i], flags[i]->option->flag_help());
   }
   app.add_option("--set", settings, "any key of the configuration, KEY=VALUE; may be repeated")
       ->allow_extra_args(false);
@@ -81,8 +82,8 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
     return Unusable("--config has an empty value");
   }
   for (size_t i = 0; i < flags.size(); ++i) {
-    if (app.count(flags[i]->flag.name) > 0) {
-      options.sources.flags.emplace_back(flags[i]->name, values[i]);
+    if (app.count(flags[i]->option->flag()) > 0) {
+      options.sources.flags.emplace_back(flags[i]->FullName(), values[i]);
     }
   }
   for (const std::string& setting : settings) {

@@ -43,15 +43,17 @@ std::string StandbyText(const etcd::Election& election, const std::string& troub
 
 absl::StatusOr<std::unique_ptr<StandbyDaemon>> StandbyDaemon::Start(const DaemonConfig& config) {
   auto standby = std::unique_ptr<StandbyDaemon>(new StandbyDaemon(config));
-  EPLB_ASSIGN_OR_RETURN(const EtcdEndpoints members, ParseEtcdEndpoints(config.etcd.endpoints));
-  EPLB_ASSIGN_OR_RETURN(standby->client_, etcd::Client::Make({.endpoints = members.members,
-                                                              .tls = config.etcd.tls,
-                                                              .timeout = config.etcd.timeout}));
+  const v1::Configuration::Store::Etcd& keys = config.keys.store().etcd();
+  EPLB_ASSIGN_OR_RETURN(const EtcdEndpoints members, ParseEtcdEndpoints(keys.endpoints()));
+  EPLB_ASSIGN_OR_RETURN(standby->client_,
+                        etcd::Client::Make({.endpoints = members.members,
+                                            .tls = config.etcd_tls(),
+                                            .timeout = absl::Seconds(keys.timeout_seconds())}));
   standby->election_ = std::make_unique<etcd::Election>(
       standby->client_.get(),
       etcd::ElectionOptions{
-          .prefix = config.etcd.prefix,
-          .lease = absl::Seconds(config.etcd.lease_seconds),
+          .prefix = keys.prefix(),
+          .lease = absl::Seconds(keys.lease_seconds()),
           .lease_changed = [client = standby->client_.get()](absl::Duration lease) {
             Log(LogLevel::kInfo, "lease_changed",
                 {{"lease", absl::FormatDuration(lease)},
@@ -63,26 +65,27 @@ absl::StatusOr<std::unique_ptr<StandbyDaemon>> StandbyDaemon::Start(const Daemon
 
 absl::Status StandbyDaemon::Serve() {
   const DescriptorPlan descriptors =
-      PlanDescriptors(DescriptorLimit(), config_.limits.max_sessions);
+      PlanDescriptors(DescriptorLimit(), config_.keys.limits().max_sessions());
   EPLB_ASSIGN_OR_RETURN(
-      rpc_, StandbyServer::Start(
-                {.listen = config_.grpc,
-                 .tls = config_.tls,
-                 .handshake_deadline = config_.limits.handshake_deadline,
-                 .descriptors_below = descriptors.tcp_below,
-                 .leader = [election = election_.get()] { return election->leader().address; },
-                 .trouble = [client = client_.get()] { return client->Trouble(); }}));
-  config_.grpc = rpc_->address();
+      rpc_,
+      StandbyServer::Start(
+          {.listen = config_.grpc(),
+           .tls = config_.tls(),
+           .handshake_deadline = absl::Seconds(config_.keys.limits().handshake_deadline_seconds()),
+           .descriptors_below = descriptors.tcp_below,
+           .leader = [election = election_.get()] { return election->leader().address; },
+           .trouble = [client = client_.get()] { return client->Trouble(); }}));
+  config_.keys.mutable_listen()->set_grpc(rpc_->address().Text());
   EPLB_ASSIGN_OR_RETURN(
-      http_, HttpServer::Start(config_.http, SourcesOfStandby(), config_.http_allowed_hosts,
+      http_, HttpServer::Start(config_.http(), SourcesOfStandby(), config_.allowed_hosts(),
                                descriptors.http_connections));
-  config_.http = http_->address();
+  config_.keys.mutable_listen()->set_http(http_->address().Text());
   return absl::OkStatus();
 }
 
 HttpServer::Sources StandbyDaemon::SourcesOfStandby() const {
   const etcd::Election* election = election_.get();
-  const std::string cert = config_.tls.cert;
+  const std::string cert = config_.keys.tls().cert();
   const auto text = [election, client = client_.get()] {
     return StandbyText(*election, client->Trouble());
   };
@@ -140,11 +143,12 @@ bool StandbyDaemon::MissTheLeader(const std::set<std::string>& jobs) {
   const std::string leader = election_->leader().address;
   if (jobs.empty() || leader.empty()) return false;
   const absl::Time deadline = MonotonicNow() + std::min(client_->timeout(), kQuestion);
-  if (etcd::IsAnyStored(client_.get(), config_.etcd.prefix, jobs, deadline).value_or(false)) {
+  if (etcd::IsAnyStored(client_.get(), config_.keys.store().etcd().prefix(), jobs, deadline)
+          .value_or(false)) {
     return true;
   }
-  return !Reaches(leader, {.ca = config_.tls.ca, .cert = config_.tls.cert, .key = config_.tls.key},
-                  kProbe);
+  const TlsOptions tls = config_.tls();
+  return !Reaches(leader, {.ca = tls.ca, .cert = tls.cert, .key = tls.key}, kProbe);
 }
 
 // One line for each change.
@@ -169,7 +173,7 @@ absl::StatusOr<std::unique_ptr<Store>> StandbyDaemon::Lead(
       std::unique_ptr<Store> store,
       etcd::OpenEtcdStore(
           {.rows = {.client = client_.get(),
-                    .prefix = config_.etcd.prefix,
+                    .prefix = config_.keys.store().etcd().prefix(),
                     .fence = election->fence(),
                     .may_write = [election] { return election->MayWrite(); },
                     .write_until = [election] { return election->write_until(); },
@@ -177,7 +181,7 @@ absl::StatusOr<std::unique_ptr<Store>> StandbyDaemon::Lead(
            // A daemon leads with the term behind the stored one: this is the key's revision, or
            // more where an older etcd was restored.
            .least_term = election->fence().create_revision - 1,
-           .limits = etcd::LimitsInEtcd({.max_history = config_.limits.max_history})}));
+           .limits = etcd::LimitsInEtcd({.max_history = config_.keys.limits().max_history()})}));
   if (!store->opening_note().empty()) {
     Log(LogLevel::kError, "store_rows_damaged", {{"reason", store->opening_note()}});
   }

@@ -28,8 +28,8 @@ class StandbyDaemon {
   static absl::StatusOr<std::unique_ptr<StandbyDaemon>> Start(const DaemonConfig& config);
 
   // With the ports in use, which stay those of the daemon when it leads.
-  const Address& grpc_address() const { return config_.grpc; }
-  const Address& http_address() const { return config_.http; }
+  Address grpc_address() const { return config_.grpc(); }
+  Address http_address() const { return config_.http(); }
 
   // True when this daemon was elected. Else another one leads, or etcd did not answer, and about
   // `most` has passed or the leader has gone.

@@ -57,9 +57,9 @@ absl::StatusOr<PolicyOptions> ReadPolicyOptions(const eplb_plan_options& options
 }
 
 // The reference reads expert groups only in its hierarchical branch, and reports errors itself.
-absl::Status CheckGroups(std::string_view policy, const Topology& topology) {
+absl::Status CheckGroups(const PolicyTraits& policy, const Topology& topology) {
   const int32_t experts = topology.num_experts(), groups = topology.num_groups();
-  if (TraitsOf(policy).follows_reference || experts % groups == 0) return absl::OkStatus();
+  if (policy.follows_reference || experts % groups == 0) return absl::OkStatus();
   return InvalidInput("num_groups is ", groups, ", expected a divisor of the ", experts,
                       " experts");
 }
@@ -172,15 +172,16 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
 // errors: InvalidArgument for shapes, values out of range and input that the policy rejects.
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
                                                      const Load& load) {
-  const std::string_view name = options.policy == nullptr ? kDefaultPolicyName : options.policy;
-  if (TraitsOf(name).chooses) {
-    return InvalidInput("policy ", std::string(name),
+  const NamedPolicy named(options.policy == nullptr ? kDefaultPolicyName : options.policy);
+  if (named.chooses) {
+    return InvalidInput("policy ", named.name,
                         " needs the windows of a running job; name another policy");
   }
   EPLB_ASSIGN_OR_RETURN(const PolicyOptions policy_options, ReadPolicyOptions(options));
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(name, policy_options));
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
+                        MakePolicy(named.name, policy_options));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
-  EPLB_RETURN_IF_ERROR(CheckGroups(name, topology));
+  EPLB_RETURN_IF_ERROR(CheckGroups(named, topology));
   const auto num_speeds = static_cast<size_t>(options.gpu_speeds == nullptr ? 0 : options.num_gpus);
   EPLB_ASSIGN_OR_RETURN(const std::optional<GpuSpeeds> read,
                         ReadSpeeds({options.gpu_speeds, num_speeds}, options.num_gpus));
@@ -188,9 +189,8 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
   std::optional<Placement> previous;
   if (options.previous != nullptr) {
     EPLB_ASSIGN_OR_RETURN(previous, ReadPrevious(options, topology));
-  } else if (TraitsOf(name).needs_previous) {
-    return InvalidInput("policy ", std::string(name),
-                        " needs `previous`, the placement to start from");
+  } else if (named.needs_previous) {
+    return InvalidInput("policy ", named.name, " needs `previous`, the placement to start from");
   }
   EPLB_ASSIGN_OR_RETURN(
       Placement placement,

@@ -22,7 +22,6 @@
 #include "client/cli/flags.h"
 #include "client/cli/text.h"
 #include "client/cli/wait.h"
-#include "proto/wire/convert.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/settings.h"
 
@@ -213,24 +212,21 @@ absl::StatusOr<std::string> ApplySetting(const std::string& setting, v1::PolicyS
     std::vector<std::string> known;
     std::vector<std::string> short_names;
     for (const wire::SettingRow& one : wire::SettingRows()) {
-      short_names.emplace_back(one.name);
-      known.push_back(absl::StrCat(std::string(one.table), ".", short_names.back()));
+      short_names.push_back(one.name);
+      known.push_back(one.FullName());
     }
     std::string nearest = Suggestion(given, known);
     if (nearest.empty()) nearest = Suggestion(given, short_names);
     return InvalidInput("\"", given, "\": unknown setting, expected ",
                         absl::StrJoin(short_names, ", "), nearest);
   }
-  const std::string name(row->name);
   const std::optional<Scalar> read = row->Read({.text = value});
   if (!read) {
-    return InvalidInput(name, "=", value, ": expected ", row->Expected(),
+    return InvalidInput(row->name, "=", value, ": expected ", row->Expected(),
                         Suggestion(value, row->Choices()));
   }
-  wire::SettingsPatch patch;
-  row->set_given(*read, &patch);
-  wire::ToProto(patch, settings);
-  return name;
+  row->Set(*read, settings);
+  return row->name;
 }
 
 // Adds a command with the flags that all have.

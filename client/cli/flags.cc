@@ -190,9 +190,12 @@ void AddShapeOptions(Flags& flags, ShapeOptions& options) {
   AddInteger(flags, "--gpus", "G", options.gpus, "GPUs of the expert-parallel group").Required();
   AddInteger(flags, "--nodes", "N", options.nodes, "NVLink domains that the GPUs are in [1]");
   AddInteger(flags, "--groups", "K", options.groups, "The router's expert groups [1]");
-  const auto append = [](std::string* out, std::string_view name) { out->append(name); };
-  flags.Text("--policy", absl::StrJoin(PolicyNames(), "|", append).c_str(), options.policy,
-             "Policy that computes the placement [" + options.policy + "]");
+  const auto store = [&options](const std::string& name) {
+    options.policy = name;
+    return true;
+  };
+  flags.Value("--policy", absl::StrJoin(PolicyNames(), "|"), store,
+              "Policy that computes the placement [" + options.policy.name + "]");
   flags.Word("--tie-break", {"stable", "compat"}, options.tie_break,
              "Order of equal loads [stable]");
   flags.Word("--hierarchy", {"strict", "soft", "none"}, options.hierarchy,

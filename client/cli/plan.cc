@@ -23,7 +23,6 @@
 #include "client/cli/plan_report.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/text.h"
-#include "placement/policies/registry.h"
 #include "placement/split/batch_split.h"
 #include "proto/wire/placement_files.h"
 #include "proto/wire/placement_json.h"
@@ -53,8 +52,8 @@ absl::Status CheckFlags(const PlanOptions& options) {
     return InvalidInput(options.slots.has_value() ? "--slots and --redundant exclude each other"
                                                   : "one of --slots and --redundant is required");
   }
-  if (TraitsOf(options.frame.policy).needs_previous && options.previous.empty()) {
-    return InvalidInput("policy ", options.frame.policy,
+  if (options.frame.policy.needs_previous && options.previous.empty()) {
+    return InvalidInput("policy ", options.frame.policy.name,
                         " needs --previous, the placement that it starts from");
   }
   return absl::OkStatus();
@@ -64,7 +63,7 @@ absl::Status CheckFlags(const PlanOptions& options) {
 absl::StatusOr<Load> CombinedLoad(const PlanOptions& options, std::span<const LoadWindow> windows,
                                   const WindowRule& rule) {
   EPLB_ASSIGN_OR_RETURN(Load load, InFile(options.load, CombineWindows(windows, rule)));
-  if (TraitsOf(options.frame.policy).follows_reference) {
+  if (options.frame.policy.follows_reference) {
     EPLB_RETURN_IF_ERROR(InFile(options.load, load.ToFloat().status()));
   }
   return load;
@@ -93,7 +92,7 @@ absl::StatusOr<std::optional<wire::PlacementWithShares>> ReadPrevious(const std:
 absl::StatusOr<PlanAnswer> Solve(const PlanOptions& options, const PlanProblem& problem) {
   absl::StatusOr<PlanAnswer> answer = SolvePlan(options.frame, options.split == "optimal", problem);
   if (answer.ok()) return answer;
-  return InvalidInput("policy ", options.frame.policy, ": ", answer.status().message());
+  return InvalidInput("policy ", options.frame.policy.name, ": ", answer.status().message());
 }
 
 // Scores a plan of the earlier windows on the later ones; none for a single window. problem: that
@@ -187,7 +186,7 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
                                            " breaks the constraints and is repaired first")
                             : "the experts of unusable GPUs move first");
   }
-  const bool careful = limit.value_or(TraitsOf(options.frame.policy).needs_previous ? 1 : 0) > 0;
+  const bool careful = limit.value_or(options.frame.policy.needs_previous ? 1 : 0) > 0;
   if (!careful || options.previous.empty() || report.moves.transfers > 0 ||
       report.bound.max.value_or(0) <= kGapWorthARemark) {
     return {};

@@ -69,7 +69,7 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
                                           PlanAnswer answer, const RealMatrix* previous_shares) {
   const Topology& topology = problem.topology;
   const bool has_previous = problem.previous != nullptr;
-  PlanReport report{.policy = frame.policy,
+  PlanReport report{.policy = frame.policy.name,
                     .placement = std::move(answer.placement),
                     .shares = std::move(answer.shares),
                     .speeds = problem.speeds,

@@ -18,8 +18,7 @@ namespace {
 
 // The search for a placement is free: nothing ties it to a reference or to the current placement.
 bool PlansAnew(const ShapeOptions& frame) {
-  const PolicyTraits traits = TraitsOf(frame.policy);
-  return !traits.needs_previous && !traits.follows_reference;
+  return !frame.policy.needs_previous && !frame.policy.follows_reference;
 }
 
 absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem& problem) {

@@ -105,7 +105,7 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
   }
   Waiting waiting("window", std::ssize(trace.windows));
   absl::StatusOr<ReplayResult> result = Replay(
-      windows, topology, options.frame.policy, replay,
+      windows, topology, options.frame.policy.name, replay,
       [&waiting](int64_t window) { waiting.Reached(window); },
       page ? ReplayObserver([&page](int64_t window, const ReplayRow& row, const Placement& ran) {
         return page->Ran(window, row, ran);
@@ -176,9 +176,9 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
 // A policy that chooses finds out by itself what these flags say.
 std::string HistoryNote(const ReplayCommandOptions& options) {
   const bool given = options.history.has_value() || !options.window.empty();
-  if (!TraitsOf(options.frame.policy).chooses || !given) return "";
+  if (!options.frame.policy.chooses || !given) return "";
   return absl::StrCat("note: ", options.history.has_value() ? "--history" : "--window",
-                      " has no effect on policy ", options.frame.policy,
+                      " has no effect on policy ", options.frame.policy.name,
                       ": its back-test chooses the windows that a decision looks at");
 }
 
@@ -189,8 +189,8 @@ std::string Notes(const ReplayCommandOptions& options, const Replayed& replayed)
   return JoinMessages(
       {replayed.note, LinksNote(options.costs), EqualSharesNote(options.frame, options.split),
        HistoryNote(options),
-       TraitsOf(options.frame.policy).chooses && options.costs.expert_bytes == 0
-           ? absl::StrCat("note: ", options.frame.policy,
+       options.frame.policy.chooses && options.costs.expert_bytes == 0
+           ? absl::StrCat("note: ", options.frame.policy.name,
                           " measures prices in the daemon; give --expert-bytes, --token-ns and "
                           "--link-gbps to price moves")
            : "",

@@ -20,7 +20,7 @@ inline constexpr int64_t kDefaultHistory = 4;
 struct ReplayCommandOptions {
   std::string trace;
   LoadReading reading;
-  ShapeOptions frame = {.policy = std::string(kServicePolicyName)};
+  ShapeOptions frame = {.policy = kServicePolicyName};
   std::optional<int32_t> slots;  // absent: one an expert, rounded up to full GPUs
   CostOptions costs;
   int64_t every = 1;

@@ -12,7 +12,6 @@
 #include "placement/backtest/candidate.h"
 #include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
-#include "placement/policies/registry.h"
 #include "proto/wire/messages.h"
 
 #include "eplb/v1/query.pb.h"
@@ -76,13 +75,13 @@ absl::Status ReplayPage::AddPlan(int64_t t, const ReplayRow& row, const Placemen
   const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
   PageJson plan = UnknownJson(v1::Plan());
   plan["plan"] = t;
-  plan["policy"] = options_.policy;
+  plan["policy"] = options_.policy.name;
   plan["result"] = row.rebalanced ? "rebalanced" : "kept";
   plan["decided_by"] = NameOf(*row.rule);
   plan["reason"] = row.reason;
   plan["split"] = wire::SplitName(replay_.split);
   plan["base_version"] = version_;
-  if (!TraitsOf(options_.policy).chooses) {
+  if (!options_.policy.chooses) {
     const int64_t oldest = std::max<int64_t>(t - replay_.history, 0);
     plan["decided_first_step"] = trace_.steps[static_cast<size_t>(oldest)].first;
     plan["decided_last_step"] = trace_.steps[static_cast<size_t>(t - 1)].last;
@@ -122,7 +121,7 @@ void ReplayPage::SetJob(const ReplayResult& result) {
   job["end_reason"] = absl::StrFormat(
       "Replayed, nothing ran: policy %s decided on %s. Balancedness is %s, without EPLB %s "
       "(computed, mean of the windows with tokens).",
-      options_.policy, Counted(std::ssize(trace_.windows), "window"),
+      options_.policy.name, Counted(std::ssize(trace_.windows), "window"),
       FigureText(summary.balancedness_mean, 3),
       FigureText(summary.balancedness_without_eplb_mean, 3));
   job["step"] = trace_.steps.back().last;
@@ -136,7 +135,7 @@ void ReplayPage::SetJob(const ReplayResult& result) {
   job["split"] = wire::SplitName(replay_.split);
   job["measured_split"] = wire::SplitName(replay_.split);
   job["last_reason"] = last_reason_;
-  job["policy"] = {{"name", options_.policy}, {"mode", ""}};
+  job["policy"] = {{"name", options_.policy.name}, {"mode", ""}};
   if (peaks_without_eplb_ > 0) job["peak_fall"] = 1 - peaks_ / peaks_without_eplb_;
   const bool has_tokens = summary.balancedness_mean.has_value();
   if (replay_.costs.token_seconds > 0 && has_tokens) job["saved_seconds"] = summary.seconds_saved;

@@ -7,6 +7,7 @@
 #include "absl/status/status.h"
 
 #include "client/cli/page_documents.h"
+#include "placement/policies/registry.h"
 #include "placement/replay/replay.h"
 
 namespace eplb::cli {
@@ -14,7 +15,7 @@ namespace eplb::cli {
 // The options of a replay that the page shows.
 struct ReplayPageOptions {
   std::string trace;  // the path
-  std::string policy;
+  NamedPolicy policy;
 };
 
 // Made while the trace is replayed, because the placements exist only then. Versions count the

@@ -12,7 +12,6 @@
 #include "client/cli/text.h"
 #include "placement/decision/rebalance.h"
 #include "placement/figure_mean.h"
-#include "placement/policies/registry.h"
 
 namespace eplb::cli {
 namespace {
@@ -23,11 +22,11 @@ constexpr int kReplayLabel = 14;       // columns before a chart
 
 std::string ReplayHeading(const ReplayCommandOptions& options, const Topology& topology,
                           const ReplayResult& result, const Terminal& terminal) {
-  const std::string name = absl::StrCat("Replay by ", options.frame.policy);
+  const std::string name = absl::StrCat("Replay by ", options.frame.policy.name);
   const std::string windows = absl::StrCat(
       ", ", Counted(result.rows.size(), "window"), ": decided every ",
       options.every == 1 ? "window" : Counted(options.every, "window"), " on ",
-      TraitsOf(options.frame.policy).chooses
+      options.frame.policy.chooses
           ? "what its back-test chose"
           : absl::StrCat("the last ", Counted(options.history.value_or(kDefaultHistory), "window"),
                          " (", options.window_rule(), ")"));

@@ -64,12 +64,12 @@ absl::Status CheckBytes(const char* flag, int64_t bytes) {
 }
 
 absl::Status NotTaken(const ShapeOptions& options, const char* flag) {
-  return InvalidInput("policy ", options.policy, " does not take ", flag);
+  return InvalidInput("policy ", options.policy.name, " does not take ", flag);
 }
 
 // `--effort` bounds a search that the reference does not have, so any value is obeyed.
 absl::Status CheckFrame(const ShapeOptions& options) {
-  if (TraitsOf(options.policy).follows_reference) {
+  if (options.policy.follows_reference) {
     if (options.hierarchy == "soft") return NotTaken(options, "--hierarchy soft");
     if (options.allow_duplicates) return NotTaken(options, "--allow-duplicates");
     if (options.max_moves_per_gpu.has_value()) return NotTaken(options, "--max-moves-per-gpu");
@@ -136,11 +136,11 @@ PolicyOptions PolicyOptionsOf(const ShapeOptions& options) {
 
 absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options) {
   // Before the policy is made, because these errors name the flag. An unknown policy has no traits.
-  const std::vector<std::string_view> names = PolicyNames();
-  if (std::ranges::find(names, options.policy) != names.end()) {
+  const std::vector<std::string> names = PolicyNames();
+  if (std::ranges::find(names, options.policy.name) != names.end()) {
     EPLB_RETURN_IF_ERROR(CheckFrame(options));
   }
-  return MakePolicy(options.policy, PolicyOptionsOf(options));
+  return MakePolicy(options.policy.name, PolicyOptionsOf(options));
 }
 
 absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& load,
@@ -153,7 +153,7 @@ absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& l
                                                       .num_groups = options.groups});
   if (!topology.ok()) return InFlagNames(topology.status());
   // The reference looks at expert groups only in its hierarchical branch, and says so itself.
-  if (!TraitsOf(options.policy).follows_reference && load.num_experts() % options.groups != 0) {
+  if (!options.policy.follows_reference && load.num_experts() % options.groups != 0) {
     return InvalidInput("--groups ", options.groups, " expert groups do not divide the ",
                         load.num_experts(), " experts");
   }
@@ -161,7 +161,7 @@ absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& l
 }
 
 absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOptions& options) {
-  if (TraitsOf(options.policy).follows_reference) {
+  if (options.policy.follows_reference) {
     if (!speeds.gpu_speed.empty()) return NotTaken(options, "--gpu-speed");
     if (!speeds.unusable_gpus.empty()) return NotTaken(options, "--unusable-gpus");
   }
@@ -187,7 +187,7 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
 
 Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology) {
   if (const auto given = GivenHierarchy(options); given.has_value()) return *given;
-  if (!TraitsOf(options.policy).follows_reference) return DefaultHierarchy(topology);
+  if (!options.policy.follows_reference) return DefaultHierarchy(topology);
   return topology.num_groups() % topology.num_nodes() == 0 ? Hierarchy::kStrict : Hierarchy::kNone;
 }
 
@@ -227,17 +227,18 @@ absl::Status CheckSplit(const std::string& split, const std::string& path,
 
 std::string NoHistoryNote(const ShapeOptions& options, const std::string& asked,
                           bool from_previous) {
-  if (!TraitsOf(options.policy).chooses) return {};
-  return absl::StrCat("note: policy ", options.policy, " chooses by a history of windows, which ",
-                      asked, " does not have: this is ",
+  if (!options.policy.chooses) return {};
+  return absl::StrCat("note: policy ", options.policy.name,
+                      " chooses by a history of windows, which ", asked, " does not have: this is ",
                       std::string(from_previous ? kIncrementalPolicyName : kDefaultPolicyName));
 }
 
 std::string EqualSharesNote(const ShapeOptions& options, const std::string& split) {
-  if (!TraitsOf(options.policy).aims_at_splits || SplitModeOf(split) == SplitMode::kBatch) {
+  if (!options.policy.aims_at_splits || SplitModeOf(split) == SplitMode::kBatch) {
     return {};
   }
-  return absl::StrCat("note: policy ", options.policy, " needs --split batch; without it this is ",
+  return absl::StrCat("note: policy ", options.policy.name,
+                      " needs --split batch; without it this is ",
                       std::string(kIncrementalPolicyName));
 }
 

@@ -27,7 +27,7 @@ struct ShapeOptions {
   int32_t gpus = 0;
   int32_t nodes = 1;
   int32_t groups = 1;
-  std::string policy{kDefaultPolicyName};
+  NamedPolicy policy = kDefaultPolicyName;
   std::string tie_break = "stable";  // stable, compat
   std::string hierarchy;             // strict, soft, none; empty: by the policy's own rule
   std::string effort = "default";    // fast, default, thorough

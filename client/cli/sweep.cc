@@ -128,7 +128,7 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
   absl::StatusOr<Placement> placement = policy.Solve(
       {.load = basis.load, .topology = topology, .split = split, .recent = basis.windows});
   if (!placement.ok()) {
-    return InvalidInput("policy ", options.frame.policy, ", ", slots,
+    return InvalidInput("policy ", options.frame.policy.name, ", ", slots,
                         " slots: ", placement.status().message());
   }
   EPLB_ASSIGN_OR_RETURN(const Outcome outcome, OutcomeOf(options, basis, *placement, split));
@@ -241,7 +241,7 @@ std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
   const std::vector<SweepRow>& rows = sweep.rows;
   const bool priced = options.costs.training;
   std::string text =
-      absl::StrCat(Heading(absl::StrCat("Sweep by ", options.frame.policy), terminal),
+      absl::StrCat(Heading(absl::StrCat("Sweep by ", options.frame.policy.name), terminal),
                    Paragraph(absl::StrCat(ShapeText(sweep.smallest), ", and more slots"), terminal),
                    Paragraph(sweep.scored_on, terminal), "\n");
   Table table({">slots", ">extra/GPU", ">balancedness", ">worst layer", ">gap"});

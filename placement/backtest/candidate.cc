@@ -44,7 +44,7 @@ std::string NameOf(const Candidate& candidate) {
 
 std::vector<Candidate> CandidatesFor(SplitMode split) {
   std::vector<Candidate> candidates;
-  for (const std::string_view policy : PolicyNames()) {
+  for (const std::string& policy : PolicyNames()) {
     const PolicyTraits traits = TraitsOf(policy);
     const TriedFor tried =
         split == SplitMode::kBatch ? traits.tried_for_batch : traits.tried_for_equal;
@@ -52,7 +52,7 @@ std::vector<Candidate> CandidatesFor(SplitMode split) {
     std::vector<Candidate> of_policy;
     for (const LoadEstimate& estimate : kEstimates) {
       for (const int32_t cadence : kCadences) {
-        of_policy.push_back({std::string(policy), estimate, cadence});
+        of_policy.push_back({policy, estimate, cadence});
       }
     }
     const auto place = tried == TriedFor::kFirst ? candidates.begin() : candidates.end();

@@ -46,8 +46,7 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
     }
     return row.make(options);
   }
-  std::vector<std::string> names;
-  for (const std::string_view known : PolicyNames()) names.emplace_back(known);
+  const std::vector<std::string> names = PolicyNames();
   return InvalidInput("unknown policy \"", std::string(name), "\", expected one of ",
                       absl::StrJoin(names, ", "), Suggestion(name, names));
 }
@@ -59,9 +58,9 @@ PolicyTraits TraitsOf(std::string_view name) {
   return {};
 }
 
-std::vector<std::string_view> PolicyNames() {
-  std::vector<std::string_view> names;
-  for (const PolicyRow& row : kPolicies) names.push_back(row.name);
+std::vector<std::string> PolicyNames() {
+  std::vector<std::string> names;
+  for (const PolicyRow& row : kPolicies) names.emplace_back(row.name);
   return names;
 }
 

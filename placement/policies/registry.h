@@ -1,7 +1,9 @@
 // Policies by name: one row each. threads: safe, no state.
 #pragma once
 
+#include <concepts>
 #include <memory>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -50,7 +52,18 @@ absl::StatusOr<std::unique_ptr<Policy>> MakePolicy(std::string_view name,
 // Returns no trait for an unknown name.
 PolicyTraits TraitsOf(std::string_view name);
 
+// The name of a policy, and its traits, which are looked up when the name is read.
+struct NamedPolicy : PolicyTraits {
+  template <std::convertible_to<std::string_view> Name>
+  NamedPolicy(const Name& given)  // NOLINT(google-explicit-constructor): options are set by name
+      : PolicyTraits(TraitsOf(given)), name(given) {}
+
+  std::string name;
+
+  bool operator==(const NamedPolicy& other) const { return name == other.name; }
+};
+
 // In the order of the table; none twice.
-std::vector<std::string_view> PolicyNames();
+std::vector<std::string> PolicyNames();
 
 }  // namespace eplb

@@ -81,9 +81,9 @@ class Replayer {
                               .policy = options.policy,
                               .every = static_cast<int32_t>(options.every),
                               .latency = options.latency}} {
-    if (chooses()) return;
+    if (policy_.chooses) return;
     question_.options.candidates = {
-        {policy_, {.windows = options.history, .decay = options.decay}}};
+        {policy_.name, {.windows = options.history, .decay = options.decay}}};
     // It decides before every options.every-th window; `auto` also before window 1.
     question_.windows_since_decision = 1;
   }
@@ -93,8 +93,8 @@ class Replayer {
     if (t == 0) {
       row.reason = "the starting layout";
     } else if (const absl::Status decided = DecideBefore(t, row); !decided.ok()) {
-      return absl::Status(decided.code(), absl::StrCat("window ", t, ": policy ", policy_, ": ",
-                                                       decided.message()));
+      return absl::Status(decided.code(), absl::StrCat("window ", t, ": policy ", policy_.name,
+                                                       ": ", decided.message()));
     }
     EPLB_RETURN_IF_ERROR(Run(t, row));
     if (observer) EPLB_RETURN_IF_ERROR(observer(t, row, in_force_));
@@ -106,13 +106,11 @@ class Replayer {
 
   // Returns the scores of a policy that chooses.
   std::vector<CandidateScore> Scores() const {
-    if (!chooses() || question_.state == nullptr) return {};
+    if (!policy_.chooses || question_.state == nullptr) return {};
     return question_.state->backtest.Scores();
   }
 
  private:
-  bool chooses() const { return TraitsOf(policy_).chooses; }
-
   // Takes window t - 1 into the planner, as the daemon does, and decides if a decision is due. A
   // window without tokens is no evidence: neither asks for a decision because of one.
   absl::Status DecideBefore(int64_t t, ReplayRow& row) {
@@ -132,9 +130,9 @@ class Replayer {
     question_.state = std::move(outcome.state);
     const std::string text = BacktestText(question_.state->backtest);
     if (!outcome.answer) {
-      row.reason = chooses() ? absl::StrCat("no decision is due; ", text)
-                             : absl::StrCat("no decision is due, one is made every ",
-                                            options_.every, " windows");
+      row.reason = policy_.chooses ? absl::StrCat("no decision is due; ", text)
+                                   : absl::StrCat("no decision is due, one is made every ",
+                                                  options_.every, " windows");
       return absl::OkStatus();
     }
     EPLB_RETURN_IF_ERROR(Weigh(*std::move(outcome.answer), row));
@@ -230,7 +228,7 @@ class Replayer {
   }
 
   const ReplayTrace& trace_;
-  const std::string policy_;
+  const NamedPolicy policy_;
   const ReplayOptions& options_;
   const Placement start_;
   Placement in_force_;

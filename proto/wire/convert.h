@@ -31,6 +31,7 @@ void ToProto(const TransportInfo& transport, v1::TransportInfo* out);
 // Cuts texts and settings that are too long. errors: InvalidArgument for a device above 2^31-1.
 absl::StatusOr<TransportInfo> FromProto(const v1::TransportInfo& transport);
 
+// REQUIRES: the names are those of settings.
 void ToProto(const SettingsPatch& patch, v1::PolicySettings* out);
 // errors: InvalidArgument for a number that is not finite or above 2^31-1, naming the field. The
 // daemon checks the ranges.

@@ -1,7 +1,4 @@
 // Settings of a job and a daemon's memory of it, between protobuf and plain values.
-#include <algorithm>
-#include <cmath>
-#include <limits>
 #include <utility>
 
 #include "base/errors.h"
@@ -37,77 +34,15 @@ inline constexpr auto kFields<JobMemory> =
                Field{"slow_gpus", &JobMemory::slow_gpus, kMaxMemoryBytes},
                Field{"paused_by_lost_store", &JobMemory::paused_by_lost_store}};
 
-namespace {
-
-int64_t Clamped(uint64_t value) {
-  constexpr uint64_t kMost = std::numeric_limits<int64_t>::max();
-  return static_cast<int64_t>(std::min(value, kMost));
-}
-
-// Far above what CheckPatch allows. Up to here a double of seconds and a Duration say the same.
-constexpr double kMaxSettingSeconds = 1e6;
-
-using google::protobuf::FieldDescriptor;
-
-const FieldDescriptor& FieldOf(const SettingRow& row) {
-  return *v1::PolicySettings::descriptor()->FindFieldByName(std::string(row.field));
-}
-
-void SetField(const FieldDescriptor& field, const Scalar& value, v1::PolicySettings* out) {
-  const google::protobuf::Reflection& reflection = *out->GetReflection();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_STRING:
-      return reflection.SetString(out, &field, std::get<std::string>(value));
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return reflection.SetUInt32(out, &field, static_cast<uint32_t>(std::get<int64_t>(value)));
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return reflection.SetUInt64(out, &field, static_cast<uint64_t>(std::get<int64_t>(value)));
-    default:  // double, of a number or of seconds
-      break;
-  }
-  const auto* duration = std::get_if<absl::Duration>(&value);
-  reflection.SetDouble(
-      out, &field,
-      duration != nullptr ? absl::ToDoubleSeconds(*duration) : std::get<double>(value));
-}
-
-// REQUIRES: the field is set. errors: InvalidArgument naming it.
-absl::StatusOr<Scalar> GetField(const SettingRow& row, const v1::PolicySettings& in) {
-  const FieldDescriptor& field = FieldOf(row);
-  const google::protobuf::Reflection& reflection = *in.GetReflection();
-  switch (field.cpp_type()) {
-    case FieldDescriptor::CPPTYPE_STRING:
-      return reflection.GetString(in, &field);
-    case FieldDescriptor::CPPTYPE_UINT32:
-      return GetSmall(field.name().c_str(), reflection.GetUInt32(in, &field));
-    case FieldDescriptor::CPPTYPE_UINT64:
-      return Clamped(reflection.GetUInt64(in, &field));
-    default:
-      break;
-  }
-  EPLB_ASSIGN_OR_RETURN(const double number,
-                        GetReal(field.name().c_str(), reflection.GetDouble(in, &field)));
-  if (!std::holds_alternative<DurationRange>(row.range)) return number;
-  if (std::abs(number) > kMaxSettingSeconds) return InvalidInput(field.name(), " is out of range");
-  return absl::Seconds(number);
-}
-
-}  // namespace
-
 void ToProto(const SettingsPatch& patch, v1::PolicySettings* out) {
-  for (const SettingRow& row : SettingRows()) {
-    if (const std::optional<Scalar> value = row.get_given(patch)) {
-      SetField(FieldOf(row), *value, out);
-    }
-  }
+  for (const auto& [name, value] : patch) FindSetting(name)->Set(value, out);
 }
 
 absl::StatusOr<SettingsPatch> FromProto(const v1::PolicySettings& in) {
   SettingsPatch patch;
   for (const SettingRow& row : SettingRows()) {
-    if (!in.GetReflection()->HasField(in, &FieldOf(row))) continue;
-    EPLB_ASSIGN_OR_RETURN(const Scalar value, GetField(row, in));
-    row.set_given(value, &patch);
+    if (!in.GetReflection()->HasField(in, row.field)) continue;
+    EPLB_ASSIGN_OR_RETURN(patch[row.name], row.Get(in));
   }
   return patch;
 }

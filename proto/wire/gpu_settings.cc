@@ -11,11 +11,11 @@
 #include "base/foreign_text.h"
 #include "base/quantity.h"
 #include "base/status_macros.h"
+#include "base/value_range.h"
 
 namespace eplb::wire {
 namespace {
 
-constexpr char kNoGpu[] = "none";
 constexpr size_t kMaxListText = 2048;  // kMaxNamedGpus numbers, each with a speed
 constexpr size_t kMaxShown = 64;
 constexpr int32_t kMaxGpu = (1 << 20) - 1;  // largest GPU of a Topology
@@ -69,12 +69,13 @@ std::string SpeedsText(const std::vector<StatedSpeed>& speeds) {
 }
 
 absl::StatusOr<std::vector<int32_t>> ParseGpus(std::string_view text) {
-  const std::string expected = GpusExpected();
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> entries, Entries(text, expected));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> entries, Entries(text, kGpusExpected));
   std::vector<int32_t> gpus;
   for (const std::string& entry : entries) {
     int32_t gpu = 0;
-    if (!ReadGpu(entry, gpus.empty() ? -1 : gpus.back(), &gpu)) return NotAList(text, expected);
+    if (!ReadGpu(entry, gpus.empty() ? -1 : gpus.back(), &gpu)) {
+      return NotAList(text, kGpusExpected);
+    }
     gpus.push_back(gpu);
   }
   return gpus;
@@ -82,21 +83,9 @@ absl::StatusOr<std::vector<int32_t>> ParseGpus(std::string_view text) {
 
 std::string GpusText(const std::vector<int32_t>& gpus) { return absl::StrJoin(gpus, ","); }
 
-std::optional<std::string> CanonicalSpeeds(std::string_view text) {
-  const absl::StatusOr<std::vector<StatedSpeed>> speeds = ParseSpeeds(text);
-  return speeds.ok() ? std::optional(SpeedsText(*speeds)) : std::nullopt;
-}
-
 std::string SpeedsExpected() {
   return absl::StrCat("\"GPU:SPEED,..\" with rising GPUs and speeds in ", kMinStatedSpeed, "..",
                       kMaxStatedSpeed, ", or \"none\"");
 }
-
-std::optional<std::string> CanonicalGpus(std::string_view text) {
-  const absl::StatusOr<std::vector<int32_t>> gpus = ParseGpus(text);
-  return gpus.ok() ? std::optional(GpusText(*gpus)) : std::nullopt;
-}
-
-std::string GpusExpected() { return "\"GPU,..\" with rising GPUs, or \"none\""; }
 
 }  // namespace eplb::wire

@@ -2,17 +2,15 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
-#include "base/value_range.h"
-
 namespace eplb::wire {
 
+inline constexpr char kNoGpu[] = "none";
 inline constexpr size_t kMaxNamedGpus = 64;  // in one setting
 inline constexpr double kMinStatedSpeed = 0.05;
 inline constexpr double kMaxStatedSpeed = 20;
@@ -35,12 +33,8 @@ std::string SpeedsText(const std::vector<StatedSpeed>& speeds);  // "" for none
 absl::StatusOr<std::vector<int32_t>> ParseGpus(std::string_view text);
 std::string GpusText(const std::vector<int32_t>& gpus);  // "" for none
 
-// Texts that ParseSpeeds and ParseGpus accept; the scalars are SpeedsText and GpusText.
-std::optional<std::string> CanonicalSpeeds(std::string_view text);
-std::optional<std::string> CanonicalGpus(std::string_view text);
+// Descriptions of the texts that ParseSpeeds and ParseGpus accept.
 std::string SpeedsExpected();
-std::string GpusExpected();
-inline constexpr TextRange kSpeedsRange{&CanonicalSpeeds, "none", &SpeedsExpected};
-inline constexpr TextRange kGpusRange{&CanonicalGpus, "none", &GpusExpected};
+inline constexpr char kGpusExpected[] = "\"GPU,..\" with rising GPUs, or \"none\"";
 
 }  // namespace eplb::wire

@@ -1,9 +1,9 @@
-// The rows of the settings, and what follows from them: patches, checks and texts.
+// Binds the settings to their fields, and derives patches, checks and texts.
 #include "proto/wire/settings.h"
 
 #include <algorithm>
-#include <limits>
-#include <type_traits>
+#include <array>
+#include <utility>
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/numbers.h"
@@ -13,129 +13,96 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 
+#include "eplb/v1/types.pb.h"
+
 namespace eplb::wire {
 namespace {
 
 constexpr size_t kMaxStepsText = 39;  // two numbers of 19 digits
-constexpr int64_t kMaxSteps = std::numeric_limits<int32_t>::max();
+constexpr std::string_view kNever = "never";
+constexpr char kStepsExpected[] = "\"A:B\" with 0 <= A <= B, or \"never\"";
 
 bool ReadStep(std::string_view text, int64_t* step) {
   return !text.empty() && absl::ascii_isdigit(static_cast<unsigned char>(text.front())) &&
          absl::SimpleAtoi(std::string(text), step);
 }
 
-// The two places of a setting that has one type in both.
-template <auto kMember>
-Scalar Get(const Settings& settings) {
-  return ToScalar(settings.*kMember);
+template <class T>
+using Word = std::pair<std::string_view, T>;
+// Words of the members of a type that has few values. None: the type has no words.
+template <class T>
+constexpr std::array<Word<T>, 0> kWords = {};
+template <>
+constexpr std::array<Word<bool>, 2> kWords<bool> = {{{"apply", false}, {"observe", true}}};
+template <>
+constexpr std::array<Word<SpeedMode>, 3> kWords<SpeedMode> = {
+    {{"off", SpeedMode::kOff}, {"observe", SpeedMode::kObserve}, {"apply", SpeedMode::kApply}}};
+template <>
+constexpr std::array<Word<std::optional<Hierarchy>>, 4> kWords<std::optional<Hierarchy>> = {
+    {{"auto", std::nullopt},
+     {"strict", Hierarchy::kStrict},
+     {"soft", Hierarchy::kSoft},
+     {"none", Hierarchy::kNone}}};
+
+const std::string& Text(const Scalar& value) { return std::get<std::string>(value); }
+
+// Scalars of members, and members of scalars.
+template <class T>
+Scalar ScalarOf(const T& member) {
+  if constexpr (kWords<T>.size() == 0) return ToScalar(member);
+  if constexpr (kWords<T>.size() > 0) {
+    return std::string(std::ranges::find(kWords<T>, member, &Word<T>::second)->first);
+  }
 }
-template <auto kMember>
-void Set(const Scalar& value, Settings* settings) {
-  auto& place = settings->*kMember;
-  place = FromScalar<std::decay_t<decltype(place)>>(value);
+Scalar ScalarOf(const NamedPolicy& policy) { return policy.name; }
+Scalar ScalarOf(const StepRange& steps) { return StepsText(steps); }
+Scalar ScalarOf(const std::vector<StatedSpeed>& speeds) { return SpeedsText(speeds); }
+Scalar ScalarOf(const std::vector<int32_t>& gpus) { return GpusText(gpus); }
+template <class T>
+void Assign(const Scalar& value, T& member) {
+  if constexpr (kWords<T>.size() == 0) member = FromScalar<T>(value);
+  if constexpr (kWords<T>.size() > 0) {
+    const std::string_view word = Text(value);
+    member = std::ranges::find(kWords<T>, word, &Word<T>::first)->second;
+  }
 }
-template <auto kMember>
-std::optional<Scalar> GetGiven(const SettingsPatch& patch) {
-  const auto& place = patch.*kMember;
-  if (!place) return std::nullopt;
-  return ToScalar(*place);
+void Assign(const Scalar& value, NamedPolicy& policy) { policy = Text(value); }
+void Assign(const Scalar& value, StepRange& steps) { steps = ParseSteps(Text(value)).value(); }
+void Assign(const Scalar& value, std::vector<StatedSpeed>& speeds) {
+  speeds = ParseSpeeds(Text(value)).value();
 }
-template <auto kMember>
-void SetGiven(const Scalar& value, SettingsPatch* patch) {
-  auto& place = patch->*kMember;
-  place = FromScalar<typename std::decay_t<decltype(place)>::value_type>(value);
+void Assign(const Scalar& value, std::vector<int32_t>& gpus) {
+  gpus = ParseGpus(Text(value)).value();
 }
 
-using S = Settings;
-using P = SettingsPatch;
-
-// The words of a setting that is one of a few values.
-template <class Value>
-struct Word {
-  std::string_view word;
-  Value value;
-};
-constexpr Word<std::optional<Hierarchy>> kHierarchies[] = {{"auto", std::nullopt},
-                                                           {"strict", Hierarchy::kStrict},
-                                                           {"soft", Hierarchy::kSoft},
-                                                           {"none", Hierarchy::kNone}};
-constexpr Word<SpeedMode> kSpeedModes[] = {
-    {"off", SpeedMode::kOff}, {"observe", SpeedMode::kObserve}, {"apply", SpeedMode::kApply}};
-
-template <class Value, size_t kCount>
-std::string_view WordOf(const Word<Value> (&words)[kCount], const Value& value) {
-  const auto found =
-      std::ranges::find_if(words, [&value](const auto& one) { return one.value == value; });
-  return found->word;  // the table has every value
-}
-// REQUIRES: one of the words.
-template <class Value, size_t kCount>
-Value ValueOf(const Word<Value> (&words)[kCount], const Scalar& word) {
-  const auto found = std::ranges::find_if(
-      words, [&word](const auto& one) { return one.word == std::get<std::string>(word); });
-  return found->value;
+template <auto kParse, auto kText>
+std::optional<std::string> Canonical(const WrittenValue& written) {
+  const auto parsed = kParse(written.text);
+  return written.is_text() && parsed.ok() ? std::optional(kText(*parsed)) : std::nullopt;
 }
 
-constexpr SettingRow kRows[] = {
-    {"name", "policy", "name", PolicyRange{}, "The algorithm that computes placements.",
-     &Get<&S::policy_name>, &Set<&S::policy_name>, &GetGiven<&P::policy_name>,
-     &SetGiven<&P::policy_name>},
-    {"mode", "policy", "mode", WordRange{"apply", "observe"},
-     "apply: propose each placement that pays; observe: decide, explain and price, and propose "
-     "nothing.",
-     [](const S& s) -> Scalar { return s.observe ? "observe" : "apply"; },
-     [](const Scalar& v, S* s) { s->observe = std::get<std::string>(v) == "observe"; },
-     &GetGiven<&P::mode>, &SetGiven<&P::mode>},
-    {"every_steps", "policy", "every_steps", IntegerRange{1, kMaxSteps},
-     "Least number of training steps between two decisions of a job.", &Get<&S::every_steps>,
-     &Set<&S::every_steps>, &GetGiven<&P::every_steps>, &SetGiven<&P::every_steps>},
-    {"min_gain", "policy", "min_gain", NumberRange{0, 1},
-     "Least fall of the summed peak GPU load, on the steps that are decided on, that a new "
-     "placement must bring, as a fraction.",
-     &Get<&S::min_gain>, &Set<&S::min_gain>, &GetGiven<&P::min_gain>, &SetGiven<&P::min_gain>},
-    {"horizon_steps", "policy", "horizon_steps", IntegerRange{1, kMaxSteps},
-     "With prices: most steps over which the saving of a new placement is counted.",
-     &Get<&S::horizon_steps>, &Set<&S::horizon_steps>, &GetGiven<&P::horizon_steps>,
-     &SetGiven<&P::horizon_steps>},
-    {"freeze_steps", "policy", "freeze_steps", kStepsRange,
-     "Training steps, both included, in which nothing is decided, for example a warm-up.",
-     [](const S& s) -> Scalar { return StepsText(s.freeze_steps); },
-     [](const Scalar& v, S* s) { s->freeze_steps = ParseSteps(std::get<std::string>(v)).value(); },
-     &GetGiven<&P::freeze_steps>, &SetGiven<&P::freeze_steps>},
-    {"max_pause", "migration", "max_pause_seconds",
-     DurationRange{absl::Milliseconds(1), absl::Hours(1), "200ms"},
-     "Longest predicted pause of a switch. Longer ones take fewer layers or parts of a layer; a "
-     "layer whose smallest part exceeds it stays.",
-     &Get<&S::max_pause>, &Set<&S::max_pause>, &GetGiven<&P::max_pause>, &SetGiven<&P::max_pause>},
-    {"layers_per_chunk", "migration", "layers_per_chunk", IntegerRange{1, 1 << 20},
-     "Most layers that one boundary of the training switches together.", &Get<&S::layers_per_chunk>,
-     &Set<&S::layers_per_chunk>, &GetGiven<&P::layers_per_chunk>, &SetGiven<&P::layers_per_chunk>},
-    {"hierarchy", "policy", "hierarchy", WordRange{"auto", "strict", "soft", "none"},
-     "Ties of replicas to nodes: strict keeps an expert group on a node, soft only its primaries; "
-     "auto: the policy's rule.",
-     [](const S& s) -> Scalar { return std::string(WordOf(kHierarchies, s.hierarchy)); },
-     [](const Scalar& v, S* s) { s->hierarchy = ValueOf(kHierarchies, v); },
-     &GetGiven<&P::hierarchy>, &SetGiven<&P::hierarchy>},
-    {"gpu_speeds", "policy", "gpu_speeds", WordRange{"off", "observe", "apply"},
-     "GPU speeds from the ranks' step times: observe shows slow GPUs, apply also plans less load "
-     "for them.",
-     [](const S& s) -> Scalar { return std::string(WordOf(kSpeedModes, s.gpu_speeds)); },
-     [](const Scalar& v, S* s) { s->gpu_speeds = ValueOf(kSpeedModes, v); },
-     &GetGiven<&P::gpu_speeds>, &SetGiven<&P::gpu_speeds>},
-    {"stated_speeds", "policy", "stated_speeds", kSpeedsRange,
-     "Relative speeds of GPUs of the EP group, used in place of measured ones: 3:0.5 plans half "
-     "the load for GPU 3.",
-     [](const S& s) -> Scalar { return SpeedsText(s.stated_speeds); },
-     [](const Scalar& v, S* s) {
-       s->stated_speeds = ParseSpeeds(std::get<std::string>(v)).value();
-     },
-     &GetGiven<&P::stated_speeds>, &SetGiven<&P::stated_speeds>},
-    {"avoid_gpus", "policy", "avoid_gpus", kGpusRange,
-     "GPUs of the EP group that get the experts with the fewest tokens; their slots stay in use.",
-     [](const S& s) -> Scalar { return GpusText(s.avoid_gpus); },
-     [](const Scalar& v, S* s) { s->avoid_gpus = ParseGpus(std::get<std::string>(v)).value(); },
-     &GetGiven<&P::avoid_gpus>, &SetGiven<&P::avoid_gpus>},
-};
+std::optional<std::string> CanonicalPolicy(const WrittenValue& written) {
+  const std::vector<std::string> names = PolicyNames();
+  const bool known = std::ranges::find(names, written.text) != names.end();
+  return written.is_text() && known ? std::optional(written.text) : std::nullopt;
+}
+
+const std::vector<TextKind>& Kinds() {
+  static const auto& kinds = *new std::vector<TextKind>{
+      {"policy", {&CanonicalPolicy, absl::StrCat("one of ", absl::StrJoin(PolicyNames(), ", "))}},
+      {"steps", {&Canonical<&ParseSteps, &StepsText>, kStepsExpected, kNever}},
+      {"speeds", {&Canonical<&ParseSpeeds, &SpeedsText>, SpeedsExpected(), kNoGpu}},
+      {"gpus", {&Canonical<&ParseGpus, &GpusText>, kGpusExpected, kNoGpu}}};
+  return kinds;
+}
+
+// The row of a member, whose field has the given name.
+template <auto kMember>
+SettingRow Row(const char* field) {
+  return {{*v1::PolicySettings::descriptor()->FindFieldByName(field), "policy", Kinds()},
+          [](const Settings& settings) { return ScalarOf(settings.*kMember); },
+          [](const Scalar& value, Settings* settings) { Assign(value, settings->*kMember); }};
+}
 
 // A text in quotes, and not without end.
 std::string Shown(const Scalar& value) {
@@ -149,13 +116,13 @@ std::string Pair(const SettingRow& row, const Scalar& value) {
   if (const auto* range = std::get_if<TextRange>(&row.range); range != nullptr && text.empty()) {
     text = range->empty_form;
   }
-  return absl::StrCat(std::string(row.name), "=", text);
+  return absl::StrCat(row.name, "=", text);
 }
 
 }  // namespace
 
 absl::StatusOr<StepRange> ParseSteps(std::string_view text) {
-  if (text.empty() || text == kStepsRange.empty_form) return StepRange();
+  if (text.empty() || text == kNever) return StepRange();
   const size_t colon = text.find(':');
   StepRange steps;
   if (text.size() <= kMaxStepsText && colon != std::string_view::npos &&
@@ -163,122 +130,86 @@ absl::StatusOr<StepRange> ParseSteps(std::string_view text) {
       ReadStep(text.substr(colon + 1), &steps.last) && steps.last >= steps.first) {
     return steps;
   }
-  return InvalidInput(Shown(std::string(text)), ": expected ", StepsExpected());
+  return InvalidInput(Shown(std::string(text)), ": expected ", kStepsExpected);
 }
 
 std::string StepsText(const StepRange& steps) {
   return steps.last < steps.first ? "" : absl::StrCat(steps.first, ":", steps.last);
 }
 
-std::optional<Scalar> PolicyRange::Read(const WrittenValue& written) const {
-  if (!written.is_text() || !Holds(written.text)) return std::nullopt;
-  return written.text;
-}
-
-bool PolicyRange::Holds(const Scalar& value) const {
-  const auto* text = std::get_if<std::string>(&value);
-  const std::vector<std::string_view> names = PolicyNames();
-  return text != nullptr && std::ranges::find(names, *text) != names.end();
-}
-
-std::string PolicyRange::Expected() const {
-  std::string expected = "one of ";
-  for (const std::string_view name : PolicyNames()) {
-    absl::StrAppend(&expected, expected.size() > 7 ? ", " : "", std::string(name));
-  }
-  return expected;
-}
-
-std::optional<std::string> CanonicalSteps(std::string_view text) {
-  const absl::StatusOr<StepRange> steps = ParseSteps(text);
-  return steps.ok() ? std::optional(StepsText(*steps)) : std::nullopt;
-}
-
-std::string StepsExpected() { return "\"A:B\" with 0 <= A <= B, or \"never\""; }
-
-std::optional<Scalar> SettingRow::Read(const WrittenValue& written) const {
-  return std::visit([&](const auto& each) { return each.Read(written); }, range);
-}
-
-bool SettingRow::Holds(const Scalar& value) const {
-  return std::visit([&](const auto& each) { return each.Holds(value); }, range);
-}
-
-std::string SettingRow::Expected() const {
-  return std::visit([](const auto& each) { return each.Expected(); }, range);
-}
-
 std::vector<std::string> SettingRow::Choices() const {
-  if (std::holds_alternative<PolicyRange>(range)) {
-    const std::vector<std::string_view> names = PolicyNames();
-    return {names.begin(), names.end()};
-  }
-  std::vector<std::string> choices;
-  if (const auto* words = std::get_if<WordRange>(&range)) {
-    for (const std::string_view word : words->words) {
-      if (!word.empty()) choices.emplace_back(word);
-    }
-  }
-  return choices;
+  if (option->kind() == "policy") return PolicyNames();
+  return {option->words().begin(), option->words().end()};
 }
 
-std::span<const SettingRow> SettingRows() { return kRows; }
+std::span<const SettingRow> SettingRows() {
+  static const auto& rows = *new std::vector<SettingRow>{
+      Row<&Settings::policy>("name"),
+      Row<&Settings::observe>("mode"),
+      Row<&Settings::every_steps>("every_steps"),
+      Row<&Settings::min_gain>("min_gain"),
+      Row<&Settings::horizon_steps>("horizon_steps"),
+      Row<&Settings::freeze_steps>("freeze_steps"),
+      Row<&Settings::max_pause>("max_pause_seconds"),
+      Row<&Settings::layers_per_chunk>("layers_per_chunk"),
+      Row<&Settings::hierarchy>("hierarchy"),
+      Row<&Settings::gpu_speeds>("gpu_speeds"),
+      Row<&Settings::stated_speeds>("stated_speeds"),
+      Row<&Settings::avoid_gpus>("avoid_gpus"),
+  };
+  return rows;
+}
 
 const SettingRow* FindSetting(std::string_view name) {
-  for (const SettingRow& row : kRows) {
-    if (name == row.name ||
-        name == absl::StrCat(std::string(row.table), ".", std::string(row.name)))
-      return &row;
+  for (const SettingRow& row : SettingRows()) {
+    const bool whole = name.starts_with(row.table) && name == row.FullName();
+    if (whole || name == row.name) return &row;
   }
   return nullptr;
 }
 
 absl::Status CheckPatch(const SettingsPatch& patch) {
-  for (const SettingRow& row : kRows) {
-    const std::optional<Scalar> value = row.get_given(patch);
-    if (!value || row.Holds(*value)) continue;
-    return InvalidInput(std::string(row.name), " is ", Shown(*value), ", expected ",
-                        row.Expected());
+  for (const auto& [name, value] : patch) {
+    const SettingRow* const row = FindSetting(name);
+    if (row == nullptr || row->name != name) return InvalidInput(name, " is no setting");
+    if (row->Holds(value)) continue;
+    return InvalidInput(name, " is ", Shown(value), ", expected ", row->Expected());
   }
   return absl::OkStatus();
 }
 
 Settings Patched(Settings settings, const SettingsPatch& patch) {
-  for (const SettingRow& row : kRows) {
-    if (const std::optional<Scalar> value = row.get_given(patch)) row.set(*value, &settings);
-  }
+  for (const auto& [name, value] : patch) FindSetting(name)->set(value, &settings);
   return settings;
 }
 
-SettingsPatch Merged(SettingsPatch earlier, const SettingsPatch& later) {
-  for (const SettingRow& row : kRows) {
-    if (const std::optional<Scalar> value = row.get_given(later)) row.set_given(*value, &earlier);
-  }
-  return earlier;
+SettingsPatch Merged(SettingsPatch earlier, SettingsPatch later) {
+  later.merge(std::move(earlier));
+  return later;
 }
 
 SettingsPatch PatchOf(const Settings& settings) {
   SettingsPatch patch;
-  for (const SettingRow& row : kRows) row.set_given(row.get(settings), &patch);
+  for (const SettingRow& row : SettingRows()) patch[row.name] = row.get(settings);
   return patch;
 }
 
 std::string PatchText(const SettingsPatch& patch) {
   std::vector<std::string> parts;
-  for (const SettingRow& row : kRows) {
-    if (const std::optional<Scalar> value = row.get_given(patch))
-      parts.push_back(Pair(row, *value));
+  for (const SettingRow& row : SettingRows()) {
+    if (const auto given = patch.find(row.name); given != patch.end()) {
+      parts.push_back(Pair(row, given->second));
+    }
   }
   return absl::StrJoin(parts, " ");
 }
 
 std::string SettingsText(const Settings& settings, const SettingsPatch& patch) {
-  std::vector<std::string> parts;
-  for (const SettingRow& row : kRows) {
-    if (!patch.empty() && !row.get_given(patch)) continue;
-    parts.push_back(Pair(row, row.get(settings)));
+  SettingsPatch values = PatchOf(settings);
+  if (!patch.empty()) {
+    std::erase_if(values, [&patch](const auto& value) { return !patch.contains(value.first); });
   }
-  return absl::StrJoin(parts, " ");
+  return PatchText(values);
 }
 
 }  // namespace eplb::wire

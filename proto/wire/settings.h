@@ -1,14 +1,14 @@
-// Settings of a job, and one row for each. Configuration, `eplbctl set policy`, protobuf, JSON and
-// texts follow the rows. A new setting is a field of v1.PolicySettings, a member of the two structs
-// here, and a row.
+// Settings of a job. Each is a field of v1.PolicySettings, whose options describe it, and a member
+// of Settings. Configuration, `eplbctl set policy`, JSON and texts follow the fields.
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
 #include <vector>
 
 #include "absl/status/status.h"
@@ -19,6 +19,7 @@
 #include "placement/policies/registry.h"
 #include "placement/topology.h"
 #include "proto/wire/gpu_settings.h"
+#include "proto/wire/setting_field.h"
 
 namespace eplb::wire {
 
@@ -40,7 +41,7 @@ enum class SpeedMode { kOff, kObserve, kApply };
 
 // Current settings of a job.
 struct Settings {
-  std::string policy_name{kServicePolicyName};
+  NamedPolicy policy = kServicePolicyName;
   bool observe = false;          // decides, explains and prices, and proposes nothing
   int32_t every_steps = 50;      // least steps between two decisions
   double min_gain = 0.01;        // least fall of the predicted peak load, as a fraction of it
@@ -56,52 +57,14 @@ struct Settings {
   friend bool operator==(const Settings&, const Settings&) = default;
 };
 
-// Changes of some settings; the others stay. CheckPatch finds values that are out of range.
-struct SettingsPatch {
-  std::optional<std::string> policy_name;
-  std::optional<std::string> mode;  // apply, observe
-  std::optional<int32_t> every_steps;
-  std::optional<double> min_gain;
-  std::optional<int64_t> horizon_steps;
-  std::optional<std::string> freeze_steps;  // see ParseSteps
-  std::optional<absl::Duration> max_pause;
-  std::optional<int32_t> layers_per_chunk;
-  std::optional<std::string> hierarchy;      // auto, strict, soft, none
-  std::optional<std::string> gpu_speeds;     // off, observe, apply
-  std::optional<std::string> stated_speeds;  // see ParseSpeeds
-  std::optional<std::string> avoid_gpus;     // see ParseGpus
+// Values of some settings by name, "min_gain"; the others stay. A value has the type that
+// SettingRow::get returns, and may be out of range, which CheckPatch finds.
+using SettingsPatch = std::map<std::string, Scalar, std::less<>>;
 
-  bool empty() const { return *this == SettingsPatch(); }
-  friend bool operator==(const SettingsPatch&, const SettingsPatch&) = default;
-};
-
-// One of PolicyNames().
-struct PolicyRange {
-  std::optional<Scalar> Read(const WrittenValue& written) const;
-  bool Holds(const Scalar& value) const;
-  std::string Expected() const;
-};
-
-// Texts that ParseSteps accepts; the scalar is StepsText.
-std::optional<std::string> CanonicalSteps(std::string_view text);
-std::string StepsExpected();
-inline constexpr TextRange kStepsRange{&CanonicalSteps, "never", &StepsExpected};
-
-struct SettingRow {
-  std::string_view name;   // in texts and flags: "min_gain"
-  std::string_view table;  // in the daemon's configuration: "policy"
-  std::string_view field;  // in v1.PolicySettings and JSON, which have durations in seconds
-  std::variant<IntegerRange, NumberRange, DurationRange, WordRange, PolicyRange, TextRange> range;
-  std::string_view help;  // effect of the setting: one sentence, at most 25 words
+struct SettingRow : SettingField {
   Scalar (*get)(const Settings&);
   void (*set)(const Scalar&, Settings*);  // REQUIRES: Holds(value)
-  std::optional<Scalar> (*get_given)(const SettingsPatch&);
-  // The scalar has the type that `get` returns and may be out of range.
-  void (*set_given)(const Scalar&, SettingsPatch*);
 
-  std::optional<Scalar> Read(const WrittenValue& written) const;
-  bool Holds(const Scalar& value) const;
-  std::string Expected() const;
   // Returns the words in range; empty if the range is not a list of words.
   std::vector<std::string> Choices() const;
 };
@@ -110,13 +73,13 @@ std::span<const SettingRow> SettingRows();
 // Finds a setting by its name, or by "TABLE.NAME"; null if there is none.
 const SettingRow* FindSetting(std::string_view name);
 
-// errors: InvalidArgument, naming the field, its value and what is expected.
+// errors: InvalidArgument, naming the setting, its value and what is expected.
 absl::Status CheckPatch(const SettingsPatch& patch);
 
 // REQUIRES: CheckPatch(patch) is OK.
 Settings Patched(Settings settings, const SettingsPatch& patch);
 // Returns both patches as one. `later` wins if both give a setting.
-SettingsPatch Merged(SettingsPatch earlier, const SettingsPatch& later);
+SettingsPatch Merged(SettingsPatch earlier, SettingsPatch later);
 // Returns a patch that gives all settings.
 SettingsPatch PatchOf(const Settings& settings);
 

@@ -7,15 +7,17 @@
 
 #include "absl/strings/ascii.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "placement/bandwidth.h"
-#include "placement/decision/cost.h"
+#include "proto/wire/convert.h"
 #include "server/config/config_keys.h"
 #include "server/config/config_toml.h"
+#include "server/config/config_values.h"
 
 namespace eplb {
 namespace {
@@ -63,7 +65,7 @@ bool IsOfService(std::string_view variable, const std::vector<std::string>& serv
 bool HasKnownTable(std::string_view variable) {
   const std::span<const ConfigKey> keys = ConfigKeys();
   return std::ranges::any_of(keys, [variable](const ConfigKey& key) {
-    return variable.starts_with(VariableOf(absl::StrCat(std::string(key.table()), ".")));
+    return variable.starts_with(VariableOf(key.table + "."));
   });
 }
 
@@ -71,8 +73,8 @@ absl::Status ApplyVariable(const std::string& variable, const std::string& value
                            DaemonConfig* config) {
   if (IsOfClients(variable)) return absl::OkStatus();
   for (const ConfigKey& key : ConfigKeys()) {
-    if (VariableOf(key.name) != variable) continue;
-    const absl::Status status = SetConfigKeyFrom(variable, key.name, {.text = value}, config);
+    if (VariableOf(key.FullName()) != variable) continue;
+    const absl::Status status = SetConfigKeyFrom(variable, key.FullName(), {.text = value}, config);
     return status.ok() ? status : At(variable, status);
   }
   if (!HasKnownTable(variable)) return absl::OkStatus();  // UnknownVariables tells
@@ -93,17 +95,17 @@ std::string ValueOf(const Variables& environment, std::string_view name) {
 std::string FirstFolder(const std::string& folders) { return folders.substr(0, folders.find(':')); }
 
 absl::Status CheckUnixSocket(const DaemonConfig& config) {
-  const bool asked = config.unix_socket != kAutoSocket && config.unix_socket != kNoSocket;
-  if (!asked || !config.grpc.is_unix()) return absl::OkStatus();
-  return InvalidInput("listen.unix = ", config.unix_socket,
-                      ": listen.grpc is a Unix socket already, ", config.grpc.Text(),
-                      ", expected \"auto\" or \"none\"");
+  const std::string& socket = config.keys.listen().unix();
+  const bool asked = socket != kAutoSocket && socket != kNoSocket;
+  if (!asked || !config.grpc().is_unix()) return absl::OkStatus();
+  return InvalidInput("listen.unix = ", socket, ": listen.grpc is a Unix socket already, ",
+                      config.keys.listen().grpc(), ", expected \"auto\" or \"none\"");
 }
 
-absl::Status CheckEtcdTls(const EtcdOptions& etcd) {
-  EPLB_ASSIGN_OR_RETURN(const EtcdEndpoints endpoints, ParseEtcdEndpoints(etcd.endpoints));
+absl::Status CheckEtcdTls(const v1::Configuration::Store::Etcd& etcd) {
+  EPLB_ASSIGN_OR_RETURN(const EtcdEndpoints endpoints, ParseEtcdEndpoints(etcd.endpoints()));
   const std::pair<const char*, const std::string*> files[] = {
-      {"tls_ca", &etcd.tls.ca}, {"tls_cert", &etcd.tls.cert}, {"tls_key", &etcd.tls.key}};
+      {"tls_ca", &etcd.tls_ca()}, {"tls_cert", &etcd.tls_cert()}, {"tls_key", &etcd.tls_key()}};
   for (const auto& [name, path] : files) {
     if (path->empty() != endpoints.https) continue;
     return InvalidInput(
@@ -114,8 +116,8 @@ absl::Status CheckEtcdTls(const EtcdOptions& etcd) {
   return absl::OkStatus();
 }
 
-bool LeavesTheMachineInClear(const EtcdOptions& etcd) {
-  const absl::StatusOr<EtcdEndpoints> endpoints = ParseEtcdEndpoints(etcd.endpoints);
+bool LeavesTheMachineInClear(const std::string& members) {
+  const absl::StatusOr<EtcdEndpoints> endpoints = ParseEtcdEndpoints(members);
   if (!endpoints.ok() || endpoints->https) return false;
   return !std::ranges::all_of(endpoints->members, [](const std::string& member) {
     return member.starts_with("127.") || member.starts_with("localhost:") ||
@@ -129,34 +131,37 @@ bool NamesNoHost(const Address& address) {
 }
 
 absl::Status CheckEtcd(const DaemonConfig& config) {
-  if (config.store_backend != kEtcdBackend) return absl::OkStatus();
-  const std::string prefix = config.etcd.prefix;
-  if (config.etcd.endpoints.empty()) {
+  const v1::Configuration::Store& store = config.keys.store();
+  const std::string& listen = config.keys.listen().grpc();
+  const std::string& prefix = store.etcd().prefix();
+  if (store.backend() != kEtcdBackend) return absl::OkStatus();
+  if (store.etcd().endpoints().empty()) {
     return InvalidInput(
         "store.backend = etcd: store.etcd.endpoints is not set, expected the members of etcd");
   }
-  if (!config.store_path.empty()) {
-    return InvalidInput("store.path = ", config.store_path,
+  if (!store.path().empty()) {
+    return InvalidInput("store.path = ", store.path(),
                         ": store.backend is etcd, which has no path");
   }
   if (prefix.front() != '/' || prefix.back() == '/') {
     return InvalidInput("store.etcd.prefix = ", prefix,
                         ": expected a / at its begin and none at its end");
   }
-  if (config.grpc.is_unix()) {
+  if (config.grpc().is_unix()) {
     return InvalidInput(
-        "listen.grpc = ", config.grpc.Text(),
+        "listen.grpc = ", listen,
         ": store.backend is etcd, so ranks of other machines connect; expected ADDR:PORT");
   }
-  if (config.advertise.empty() && NamesNoHost(config.grpc)) {
-    return InvalidInput("listen.advertise is not set, and listen.grpc = ", config.grpc.Text(),
+  if (!config.keys.listen().has_advertise() && NamesNoHost(config.grpc())) {
+    return InvalidInput("listen.advertise is not set, and listen.grpc = ", listen,
                         " names no host that ranks could connect to");
   }
-  return CheckEtcdTls(config.etcd);
+  return CheckEtcdTls(store.etcd());
 }
 
 // The files of [tls] make sense together only.
-absl::Status CheckTls(const TlsOptions& tls) {
+absl::Status CheckTls(const DaemonConfig& config) {
+  const TlsOptions tls = config.tls();
   const std::pair<const char*, const std::string*> files[] = {
       {"tls.cert", &tls.cert}, {"tls.key", &tls.key}, {"tls.ca", &tls.ca}};
   const auto is_set = [](const auto& file) { return !file.second->empty(); };
@@ -173,9 +178,32 @@ absl::Status CheckTls(const TlsOptions& tls) {
 
 }  // namespace
 
+DaemonConfig::DaemonConfig() {
+  wire::ToProto(wire::PatchOf(wire::Settings()), keys.mutable_policy());
+}
+
+Address DaemonConfig::grpc() const { return ParseAddress(keys.listen().grpc()).value(); }
+
+Address DaemonConfig::http() const { return ParseAddress(keys.listen().http()).value(); }
+
+TlsOptions DaemonConfig::tls() const {
+  return {.cert = keys.tls().cert(),
+          .key = keys.tls().key(),
+          .ca = keys.tls().ca(),
+          .identities = identities};
+}
+
+wire::TlsFiles DaemonConfig::etcd_tls() const {
+  const v1::Configuration::Store::Etcd& etcd = keys.store().etcd();
+  return {.ca = etcd.tls_ca(), .cert = etcd.tls_cert(), .key = etcd.tls_key()};
+}
+
+std::vector<std::string> DaemonConfig::allowed_hosts() const {
+  return absl::StrSplit(keys.http().allowed_hosts(), ',', absl::SkipEmpty());
+}
+
 absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
   DaemonConfig config;
-  config.core.costs.bandwidths = BandwidthSource::kAssumed;  // until a key gives one
   if (sources.file_text) {
     EPLB_RETURN_IF_ERROR(ApplyConfigText(sources.file, *sources.file_text, &config));
   } else if (!sources.file.empty()) {
@@ -191,7 +219,7 @@ absl::StatusOr<DaemonConfig> LoadConfig(const ConfigSources& sources) {
     const absl::Status status = SetConfigKeyFrom(kCommandLine, key, {.text = value}, &config);
     if (!status.ok()) return At(kCommandLine, status);
   }
-  EPLB_RETURN_IF_ERROR(CheckTls(config.tls));
+  EPLB_RETURN_IF_ERROR(CheckTls(config));
   EPLB_RETURN_IF_ERROR(CheckUnixSocket(config));
   EPLB_RETURN_IF_ERROR(CheckEtcd(config));
   return config;
@@ -209,8 +237,9 @@ std::vector<std::string> DoubtfulValues(const DaemonConfig& config) {
     told.push_back(
         absl::StrCat(origin->second.source, ": ", key, " = ", origin->second.given, " ", note));
   }
-  if (config.store_backend == kEtcdBackend && LeavesTheMachineInClear(config.etcd)) {
-    told.push_back(absl::StrCat("store.etcd.endpoints = ", config.etcd.endpoints,
+  const std::string& members = config.keys.store().etcd().endpoints();
+  if (config.keys.store().backend() == kEtcdBackend && LeavesTheMachineInClear(members)) {
+    told.push_back(absl::StrCat("store.etcd.endpoints = ", members,
                                 ": not https, and other machines are in between; who reaches this "
                                 "etcd may change what the ranks run"));
   }
@@ -219,7 +248,7 @@ std::vector<std::string> DoubtfulValues(const DaemonConfig& config) {
 
 std::vector<std::string> UnknownVariables(const Variables& environment) {
   std::vector<std::string> known;
-  for (const ConfigKey& key : ConfigKeys()) known.push_back(VariableOf(key.name));
+  for (const ConfigKey& key : ConfigKeys()) known.push_back(VariableOf(key.FullName()));
   const std::vector<std::string> services = ServicesOf(environment);
   std::vector<std::string> told;
   told.reserve(services.size());
@@ -237,11 +266,13 @@ std::vector<std::string> UnknownVariables(const Variables& environment) {
 }
 
 std::string StoreBackendOf(const DaemonConfig& config) {
-  return config.store_path == kMemoryBackend ? kMemoryBackend : config.store_backend;
+  const v1::Configuration::Store& store = config.keys.store();
+  return store.path() == kMemoryBackend ? kMemoryBackend : store.backend();
 }
 
 std::string AdvertisedAddress(const DaemonConfig& config) {
-  return config.advertise.empty() ? config.grpc.Text() : config.advertise;
+  const v1::Configuration::Listen& listen = config.keys.listen();
+  return listen.has_advertise() ? listen.advertise() : listen.grpc();
 }
 
 absl::StatusOr<std::string> DefaultStorePath(const Variables& environment) {

@@ -8,6 +8,8 @@
 
 #include "server/config/config_keys.h"
 
+#include "eplb/v1/options.pb.h"
+
 namespace eplb {
 namespace {
 
@@ -27,8 +29,8 @@ alone.
 
 // "a number in 0..1; default 0.05"
 std::string ValueHelp(const ConfigKey& key) {
-  const std::string value = key.default_help.empty() ? ScalarText(key.get(DaemonConfig()))
-                                                     : std::string(key.default_help);
+  const std::string& words = key.option->default_help();
+  const std::string value = words.empty() ? ScalarText(key.Get(DaemonConfig())) : words;
   return absl::StrCat(key.Expected(), "; default ", value.empty() ? "none" : value);
 }
 
@@ -58,7 +60,7 @@ std::string Wrapped(const std::string& text, size_t indent) {
 std::string JobKeysHelp() {
   std::vector<std::string> names;
   for (const ConfigKey& key : ConfigKeys()) {
-    if (key.setting != nullptr) names.emplace_back(key.setting->name);
+    if (key.of_jobs()) names.push_back(key.name);
   }
   return absl::StrCat("The keys ", absl::StrJoin(names, ", "),
                       " may be set for one job: jobs.NAME.KEY.");
@@ -80,7 +82,8 @@ std::string Entry(const std::string& head, const std::string& text) {
 std::string ConfigHelp() {
   std::string text = absl::StrCat(kSources, "\n");
   for (const ConfigKey& key : ConfigKeys()) {
-    absl::StrAppend(&text, key.name, "  ", VariableOf(key.name), "\n",
+    const std::string name = key.FullName();
+    absl::StrAppend(&text, name, "  ", VariableOf(name), "\n",
                     Wrapped(std::string(key.help), kIndent), Wrapped(ValueHelp(key), kIndent));
   }
   return absl::StrCat(text, "\n", Wrapped(JobKeysHelp(), 0), kMore);
@@ -99,7 +102,8 @@ std::string ManualPage(const std::string& version,
   for (const auto& [flag, help] : flags) text += Entry(flag, help);
   absl::StrAppend(&text, ".SH CONFIGURATION\n", Roff(kSources));
   for (const ConfigKey& key : ConfigKeys()) {
-    text += Entry(absl::StrCat(key.name, " ", VariableOf(key.name)), std::string(key.help));
+    const std::string name = key.FullName();
+    text += Entry(absl::StrCat(name, " ", VariableOf(name)), std::string(key.help));
     absl::StrAppend(&text, ".br\n", Roff(ValueHelp(key)), "\n");
   }
   return absl::StrCat(text, ".PP\n", Roff(JobKeysHelp()), "\n", Roff(kMore),

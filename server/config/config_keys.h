@@ -1,51 +1,30 @@
-// The table of the configuration: one row for each key. eplbd reads, prints, checks and explains
-// its configuration by these rows alone. The rows of a job's settings are made from SettingRows().
+// The keys of the configuration: the fields of v1.Configuration. eplbd reads, prints, checks and
+// explains its configuration by them alone.
 #pragma once
 
-#include <functional>
-#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
-#include <variant>
+#include <vector>
 
 #include "absl/status/status.h"
 
 #include "base/value_range.h"
-#include "proto/wire/settings.h"
+#include "proto/wire/setting_field.h"
 #include "server/config/config.h"
-#include "server/config/config_values.h"
 
 namespace eplb {
 
-using ConfigRange =
-    std::variant<IntegerRange, NumberRange, DurationRange, WordRange, wire::PolicyRange, TextRange,
-                 BandwidthRange, AddressRange, SocketPathRange, PathRange, HostNameRange,
-                 BooleanRange, EtcdEndpointsRange, FileTable>;
+struct ConfigKey : wire::SettingField {
+  std::vector<const google::protobuf::FieldDescriptor*> tables;  // from v1.Configuration inwards
 
-// A flag of its own, besides --set.
-struct ConfigFlag {
-  const char* name = nullptr;  // "--listen"; null: none
-  const char* help = nullptr;
+  // Returns the value, or its default. An empty text: not set, or empty.
+  Scalar Get(const DaemonConfig& config) const;
+  void Set(const Scalar& value, DaemonConfig* config) const;
+  bool of_jobs() const;  // a job may have its own value
 };
 
-struct ConfigKey {
-  std::string name;  // "policy.min_gain"
-  ConfigRange range;
-  std::string_view help;  // effect of the key: one sentence, at most 25 words
-  std::function<Scalar(const DaemonConfig&)> get;  // an empty text: not set, or empty
-  std::function<void(const Scalar&, DaemonConfig*)> set;
-  const wire::SettingRow* setting = nullptr;  // set if a job may have its own value
-  ConfigFlag flag = {};
-  std::string_view default_help = {};  // for a default that depends on the environment
-
-  // Name of the table, and name in the table: "policy" and "min_gain".
-  std::string_view table() const { return std::string_view(name).substr(0, name.find('.')); }
-  std::string_view own_name() const { return std::string_view(name).substr(name.find('.') + 1); }
-  std::optional<Scalar> Read(const WrittenValue& written) const;
-  std::string Expected() const;
-};
-
+// In the order of their declaration.
 std::span<const ConfigKey> ConfigKeys();
 
 // Sets one key, also jobs.NAME.KEY, where KEY is the name of a setting. errors: InvalidArgument,

@@ -20,7 +20,10 @@
 #include "base/status_macros.h"
 #include "base/suggestion.h"
 #include "base/toml_text.h"
+#include "proto/wire/settings.h"
 #include "server/config/config_keys.h"
+
+#include "eplb/v1/options.pb.h"
 
 namespace eplb {
 namespace {
@@ -57,9 +60,7 @@ WrittenValue ValueOf(const toml::node& node) {
 // Refuses an unknown table. An empty one has no key that could be refused.
 absl::Status CheckTable(std::string_view name) {
   std::set<std::string> tables = {"jobs"};
-  for (const ConfigKey& key : ConfigKeys()) {
-    tables.emplace(key.table());
-  }
+  for (const ConfigKey& key : ConfigKeys()) tables.insert(key.table);
   if (tables.contains(std::string(name))) return absl::OkStatus();
   const std::vector<std::string> known(tables.begin(), tables.end());
   return InvalidInput(Clipped(name), ": unknown table", Suggestion(name, known));
@@ -161,7 +162,7 @@ absl::StatusOr<std::vector<IdentityRule>> ReadIdentityRules(const std::string& f
 // Returns true for a table in a table, such as store.etcd.
 bool HoldsKeys(const std::string& name) {
   return std::ranges::any_of(ConfigKeys(), [prefix = name + "."](const ConfigKey& key) {
-    return key.name.starts_with(prefix);
+    return key.FullName().starts_with(prefix);
   });
 }
 
@@ -187,7 +188,7 @@ absl::Status ApplyKey(const std::string& file, const std::string& name, const to
   if (table == nullptr || name != kIdentity) {
     return At(file, node, SetConfigKeyFrom(Place(file, node), name, ValueOf(node), config));
   }
-  EPLB_ASSIGN_OR_RETURN(config->tls.identities, ReadIdentityRules(file, *table));
+  EPLB_ASSIGN_OR_RETURN(config->identities, ReadIdentityRules(file, *table));
   config->origins[name] = {.source = Place(file, node), .given = "a table"};
   return absl::OkStatus();
 }
@@ -222,23 +223,22 @@ std::string SourceOf(const DaemonConfig& config, std::string_view key) {
 }
 
 std::string Line(const DaemonConfig& config, const ConfigKey& key) {
-  const Scalar value = key.get(config);
-  const std::string name(key.own_name());
+  const Scalar value = key.Get(config);
   // A path without a value.
   const auto* text = std::get_if<std::string>(&value);
   if (text != nullptr && !key.Read({.text = *text})) {
-    return absl::StrCat("# ", name, " is not set\n");
+    return absl::StrCat("# ", key.name, " is not set\n");
   }
-  const bool is_boolean = std::holds_alternative<BooleanRange>(key.range);
-  return absl::StrCat(name, " = ", is_boolean ? ScalarText(value) : TomlValue(value), "  # ",
-                      SourceOf(config, key.name), "\n");
+  return absl::StrCat(key.name, " = ",
+                      key.option->kind() == "boolean" ? ScalarText(value) : TomlValue(value),
+                      "  # ", SourceOf(config, key.FullName()), "\n");
 }
 
 std::string Identities(const DaemonConfig& config) {
-  if (config.tls.identities.empty()) return "";
+  if (config.identities.empty()) return "";
   std::string text =
       absl::StrCat("\n[", std::string(kIdentity), "]  # ", SourceOf(config, kIdentity), "\n");
-  for (const IdentityRule& rule : config.tls.identities) {
+  for (const IdentityRule& rule : config.identities) {
     std::vector<std::string> jobs;
     for (const std::string& job : rule.jobs) jobs.push_back(Quoted(job));
     absl::StrAppend(&text, Quoted(rule.pattern), " = { role = ", Quoted(NameOf(rule.role)),
@@ -249,14 +249,14 @@ std::string Identities(const DaemonConfig& config) {
 
 std::string JobSettings(const DaemonConfig& config) {
   std::string text;
-  for (const auto& [job, patch] : config.core.job_settings) {
+  std::map<std::string, const v1::PolicySettings*> jobs;  // in the order of their names
+  for (const auto& [job, settings] : config.keys.jobs()) jobs[job] = &settings;
+  for (const auto& [job, settings] : jobs) {
     absl::StrAppend(&text, "\n[jobs.", Quoted(job), "]\n");
     for (const wire::SettingRow& row : wire::SettingRows()) {
-      const std::optional<Scalar> value = row.get_given(patch);
-      if (!value) continue;
-      const std::string name(row.name);
-      absl::StrAppend(&text, name, " = ", TomlValue(*value), "  # ",
-                      SourceOf(config, absl::StrCat("jobs.", job, ".", name)), "\n");
+      if (!settings->GetReflection()->HasField(*settings, row.field)) continue;
+      absl::StrAppend(&text, row.name, " = ", TomlValue(row.Get(*settings).value()), "  # ",
+                      SourceOf(config, absl::StrCat("jobs.", job, ".", row.name)), "\n");
     }
   }
   return text;
@@ -290,18 +290,17 @@ absl::Status ApplyConfigText(const std::string& file, const std::string& text,
 }
 
 std::string ConfigToml(const DaemonConfig& config) {
-  std::vector<std::string_view> tables;  // in the order of their first key
-  std::map<std::string_view, std::string> lines;
+  std::vector<std::string> tables;  // in the order of their first key
+  std::map<std::string, std::string> lines;
   for (const ConfigKey& key : ConfigKeys()) {
-    const std::string_view table = key.table();
-    if (!lines.contains(table)) tables.push_back(table);
-    std::string& text = lines[table];
-    if (key.name != kIdentity) text += Line(config, key);
+    if (!lines.contains(key.table)) tables.push_back(key.table);
+    std::string& text = lines[key.table];
+    if (key.FullName() != kIdentity) text += Line(config, key);
   }
   std::string text =
       "# The configuration in force, with the source of each value. eplbd --config reads it.\n";
-  for (const std::string_view table : tables) {
-    absl::StrAppend(&text, "\n[", std::string(table), "]\n", lines[table]);
+  for (const std::string& table : tables) {
+    absl::StrAppend(&text, "\n[", table, "]\n", lines[table]);
   }
   return absl::StrCat(text, Identities(config), JobSettings(config));
 }

@@ -1,3 +1,4 @@
+// Reads the kinds of text of the configuration.
 #include "server/config/config_values.h"
 
 #include <algorithm>
@@ -18,6 +19,10 @@ namespace eplb {
 namespace {
 
 using Kind = WrittenValue::Kind;
+using Canonical = std::optional<std::string>;
+
+constexpr size_t kMaxHostNames = 64;
+constexpr char kUnix[] = "unix:";
 
 bool IsHostName(std::string_view name) {
   constexpr size_t kLongest = 253;  // longest name in DNS
@@ -26,61 +31,56 @@ bool IsHostName(std::string_view name) {
   });
 }
 
-}  // namespace
-
-std::optional<Scalar> BandwidthRange::Read(const WrittenValue& written) const {
+Canonical Bandwidth(const WrittenValue& written) {
   if (written.kind == Kind::kTexts || written.kind == Kind::kOther) return std::nullopt;
   const absl::StatusOr<double> bytes_per_s = ParseBandwidth(written.text);
-  if (!bytes_per_s.ok()) return std::nullopt;
-  return BandwidthText(*bytes_per_s);
+  return bytes_per_s.ok() ? Canonical(BandwidthText(*bytes_per_s)) : std::nullopt;
 }
 
-std::string BandwidthRange::Expected() const { return kBandwidthExpected; }
-
-std::optional<Scalar> AddressRange::Read(const WrittenValue& written) const {
+Canonical AddressOrUnix(const WrittenValue& written) {
   if (!written.is_text()) return std::nullopt;
   const absl::StatusOr<Address> address = ParseAddress(written.text);
-  if (!address.ok() || (address->is_unix() && !unix_allowed)) return std::nullopt;
-  return written.text;
+  return address.ok() ? Canonical(address->Text()) : std::nullopt;
 }
 
-std::string AddressRange::Expected() const {
-  constexpr char kAddress[] = "ADDR:PORT with a port in 0..65535";
-  return absl::StrCat(kAddress, unix_allowed ? " or unix:PATH" : "");
+Canonical NetworkAddress(const WrittenValue& written) {
+  return written.text.starts_with(kUnix) ? std::nullopt : AddressOrUnix(written);
 }
 
-std::optional<Scalar> SocketPathRange::Read(const WrittenValue& written) const {
+Canonical SocketPath(const WrittenValue& written) {
   if (!written.is_text() || written.text.empty()) return std::nullopt;
-  std::string path = written.text;
-  if (path == kAutoSocket || path == kNoSocket) return path;
-  if (path.rfind("unix:", 0) != 0) path.insert(0, "unix:");
-  const absl::StatusOr<Address> address = ParseAddress(path);
-  if (!address.ok()) return std::nullopt;
-  return address->unix_path;
+  if (written.text == kAutoSocket || written.text == kNoSocket) return written.text;
+  const std::string prefix = written.text.starts_with(kUnix) ? "" : kUnix;
+  const absl::StatusOr<Address> address = ParseAddress(prefix + written.text);
+  return address.ok() ? Canonical(address->unix_path) : std::nullopt;
 }
 
-std::string SocketPathRange::Expected() const {
-  return "\"auto\", \"none\" or the path of a socket";
-}
-
-std::optional<Scalar> PathRange::Read(const WrittenValue& written) const {
-  if (!written.is_text() || written.text.empty()) return std::nullopt;
-  return written.text;
-}
-
-std::optional<Scalar> HostNameRange::Read(const WrittenValue& written) const {
+Canonical HostNames(const WrittenValue& written) {
   std::vector<std::string> names = written.texts;
   if (written.kind != Kind::kTexts) {
     if (!written.is_text()) return std::nullopt;
     names = absl::StrSplit(written.text, ',', absl::SkipEmpty());
   }
-  if (names.size() > most || !std::ranges::all_of(names, IsHostName)) return std::nullopt;
+  if (names.size() > kMaxHostNames || !std::ranges::all_of(names, IsHostName)) return std::nullopt;
   return absl::StrJoin(names, ",");
 }
 
-std::string HostNameRange::Expected() const {
-  return absl::StrCat("at most ", most, " host names, an array or separated by commas");
+Canonical Boolean(const WrittenValue& written) {
+  const bool fits = written.kind == Kind::kOther || written.kind == Kind::kUntyped;
+  if (!fits || (written.text != "true" && written.text != "false")) return std::nullopt;
+  return written.text;
 }
+
+Canonical NoValue(const WrittenValue& /*written*/) { return std::nullopt; }
+
+Canonical Members(const WrittenValue& written) {
+  if (written.kind != Kind::kTexts && !written.is_text()) return std::nullopt;
+  std::string list =
+      written.kind == Kind::kTexts ? absl::StrJoin(written.texts, ",") : written.text;
+  return ParseEtcdEndpoints(list).ok() ? Canonical(std::move(list)) : std::nullopt;
+}
+
+}  // namespace
 
 absl::StatusOr<EtcdEndpoints> ParseEtcdEndpoints(const std::string& list) {
   EtcdEndpoints endpoints;
@@ -102,21 +102,20 @@ absl::StatusOr<EtcdEndpoints> ParseEtcdEndpoints(const std::string& list) {
   return endpoints;
 }
 
-std::optional<Scalar> EtcdEndpointsRange::Read(const WrittenValue& written) {
-  std::string list = written.text;
-  if (written.kind == Kind::kTexts) {
-    list = absl::StrJoin(written.texts, ",");
-  } else if (!written.is_text()) {
-    return std::nullopt;
-  }
-  if (!ParseEtcdEndpoints(list).ok()) return std::nullopt;
-  return list;
-}
-
-std::optional<Scalar> BooleanRange::Read(const WrittenValue& written) {
-  const bool fits = written.kind == Kind::kOther || written.kind == Kind::kUntyped;
-  if (!fits || (written.text != "true" && written.text != "false")) return std::nullopt;
-  return written.text;
+std::span<const wire::TextKind> ConfigTextKinds() {
+  static const auto& kinds = *new std::vector<wire::TextKind>{
+      {"address", {&NetworkAddress, "ADDR:PORT with a port in 0..65535"}},
+      {"address or unix", {&AddressOrUnix, "ADDR:PORT with a port in 0..65535 or unix:PATH"}},
+      {"bandwidth", {&Bandwidth, kBandwidthExpected}},
+      {"boolean", {&Boolean, "true or false"}},
+      {"etcd",
+       {&Members,
+        "members of etcd, such as \"http://etcd-0:2379,http://etcd-1:2379\"; https for all or "
+        "none"}},
+      {"hosts", {&HostNames, "at most 64 host names, an array or separated by commas"}},
+      {"rules", {&NoValue, "a table of rules in the configuration file"}},
+      {"socket", {&SocketPath, "\"auto\", \"none\" or the path of a socket"}}};
+  return kinds;
 }
 
 }  // namespace eplb

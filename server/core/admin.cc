@@ -122,7 +122,7 @@ absl::Status Do(Deed& deed, const Rebalance& rebalance) {
   DecisionContext& context = deed.context;
   Job& job = deed.job;
   EPLB_RETURN_IF_ERROR(MayDecide(context.state, job));
-  deed.outcome = absl::StrCat("policy ", job.settings.policy_name, " was asked",
+  deed.outcome = absl::StrCat("policy ", job.settings.policy.name, " was asked",
                               rebalance.force ? ", whether it pays or not," : "", deed.By());
   Write(deed);
   Audit(deed);
@@ -350,7 +350,7 @@ absl::Status PreviewRebalance(DecisionContext& context, Job& job, const Change& 
   EPLB_RETURN_IF_ERROR(
       SolveNow(context, job, {.force = force, .preview = true, .actor = change.actor}));
   outcome.state = StateOf(job);
-  outcome.outcome = absl::StrCat("policy ", job.settings.policy_name,
+  outcome.outcome = absl::StrCat("policy ", job.settings.policy.name,
                                  " is asked; the decision is recorded, and nothing is proposed");
   return absl::OkStatus();
 }

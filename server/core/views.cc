@@ -9,7 +9,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/errors.h"
-#include "placement/policies/registry.h"
 #include "proto/wire/convert.h"
 #include "server/core/core.h"
 #include "server/core/decisions/gpu_speeds.h"
@@ -117,7 +116,7 @@ void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
     }
   }
   *status.mutable_prediction_counts() = job.prediction_counts;
-  if (TraitsOf(job.settings.policy_name).chooses && job.chooser.state != nullptr) {
+  if (job.settings.policy.chooses && job.chooser.state != nullptr) {
     AddCandidates(*job.chooser.state, status.mutable_candidates());
   }
   if (const uint64_t step = LastSwitchedStep(job); step > 0) status.set_last_switched_step(step);

@@ -95,13 +95,13 @@ double ProcessorMilliseconds() {
 // Prints one line; false when the median is above the limit or a scrape fails.
 bool Measure(bool per_expert) {
   DaemonConfig config;
-  config.grpc.port = 0;
-  config.http.port = 0;
-  config.unix_socket = kNoSocket;
-  config.store_path = "memory";
-  config.metrics_per_expert = per_expert;
-  config.core.settings.policy_name = "incremental";
-  config.core.settings.every_steps = 1 << 20;  // nothing is solved meanwhile
+  config.keys.mutable_listen()->set_grpc("127.0.0.1:0");
+  config.keys.mutable_listen()->set_http("127.0.0.1:0");
+  config.keys.mutable_listen()->set_unix(kNoSocket);
+  config.keys.mutable_store()->set_path("memory");
+  config.keys.mutable_metrics()->set_per_expert(per_expert);
+  config.keys.mutable_policy()->set_name("incremental");
+  config.keys.mutable_policy()->set_every_steps(1 << 20);  // nothing is solved meanwhile
   const absl::StatusOr<std::unique_ptr<Daemon>> daemon = Daemon::Start(config);
   if (!daemon.ok()) {
     std::fprintf(stderr, "scrape_bench: %s\n", daemon.status().ToString().c_str());

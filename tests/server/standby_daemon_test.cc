@@ -22,11 +22,11 @@ class StandbyDaemonTest : public ::testing::Test {
 
   DaemonConfig Config(const std::string& advertise) const {
     DaemonConfig config;
-    config.grpc = {.host = "127.0.0.1", .port = 0};
-    config.http = {.host = "127.0.0.1", .port = 0};
-    config.advertise = advertise;
-    config.etcd.endpoints = etcd::SharedEtcd()->endpoint();
-    config.etcd.prefix = prefix_;
+    config.keys.mutable_listen()->set_grpc("127.0.0.1:0");
+    config.keys.mutable_listen()->set_http("127.0.0.1:0");
+    config.keys.mutable_listen()->set_advertise(advertise);
+    config.keys.mutable_store()->mutable_etcd()->set_endpoints(etcd::SharedEtcd()->endpoint());
+    config.keys.mutable_store()->mutable_etcd()->set_prefix(prefix_);
     return config;
   }
   std::unique_ptr<StandbyDaemon> New(const std::string& advertise) const {
@@ -92,16 +92,16 @@ TEST_F(StandbyDaemonTest, ALeaderLeavesItsAddressesToTheDaemon) {
   ASSERT_TRUE(first->Turn(absl::ZeroDuration()));
   ASSERT_TRUE(first->Lead([](const std::string& why) { ADD_FAILURE() << why; }, nullptr).ok());
   DaemonConfig same = Config("b:1");
-  same.grpc = first->grpc_address();
-  same.http = first->http_address();
+  same.keys.mutable_listen()->set_grpc(first->grpc_address().Text());
+  same.keys.mutable_listen()->set_http(first->http_address().Text());
   EXPECT_TRUE(StandbyDaemon::Start(same).ok());
   first->Resign();
 }
 
 TEST_F(StandbyDaemonTest, AnEtcdThatDoesNotAnswerIsWaitedFor) {
   DaemonConfig config = Config("a:1");
-  config.etcd.endpoints = "http://127.0.0.1:1";
-  config.etcd.timeout = absl::Milliseconds(100);
+  config.keys.mutable_store()->mutable_etcd()->set_endpoints("http://127.0.0.1:1");
+  config.keys.mutable_store()->mutable_etcd()->set_timeout_seconds(0.1);
   const auto standby = StandbyDaemon::Start(config);
   ASSERT_TRUE(standby.ok()) << standby.status();
   EXPECT_FALSE((*standby)->Turn(absl::ZeroDuration()));

@@ -23,7 +23,7 @@ constexpr absl::Duration kSupervise = absl::Seconds(3);
 core::Config MakeConfig(Context& context) {
   static constexpr std::array kPolicies = {"balanced", "incremental", "deepseek", "auto"};
   core::Config config;
-  config.settings.policy_name = kPolicies[context.Below(kPolicies.size())];
+  config.settings.policy = kPolicies[context.Below(kPolicies.size())];
   config.settings.every_steps = 20;
   config.settings.min_gain = 0.01;
   config.settings.layers_per_chunk = 1 + context.Below(2);

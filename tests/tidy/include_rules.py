@@ -57,11 +57,12 @@ MAY_INCLUDE = {
 ROOMS = sorted(MAY_INCLUDE, key=len, reverse=True)
 
 # Marks of a protobuf or gRPC type, and the only places that may have it. In the core these are its records (decisions, ends of
-# runs, events, windows), which are the messages that show them, and its views.
+# runs, events, windows), which are the messages that show them, its views, and the values of
+# configuration keys.
 RPC_HEADER = re.compile(r"(\.pb\.h$|^grpc(pp)?/|^google/protobuf/)")
-RPC_PLACES = ("proto/wire/channel_credentials", "proto/wire/convert", "proto/wire/fields", "proto/wire/message_json", "proto/wire/message_texts", "proto/wire/status",
-              "server/core/core.h", "server/core/decisions/gpu_speeds", "server/core/values/record.h", "server/core/views", "server/etcd/",
-              "server/http/api", "server/http/job_json", "server/http/metrics", "server/http/page/descriptions", "server/rpc/", "server/main", "client/session/", "client/cli/", "tests/")
+RPC_PLACES = ("proto/wire/channel_credentials", "proto/wire/convert", "proto/wire/fields", "proto/wire/message_json", "proto/wire/message_texts", "proto/wire/setting", "proto/wire/status",
+              "server/config/", "server/core/core.h", "server/core/decisions/gpu_speeds", "server/core/values/config.cc", "server/core/values/record.h", "server/core/views", "server/etcd/",
+              "server/http/api", "server/http/job_json", "server/http/metrics", "server/http/page/descriptions", "server/rpc/", "server/main", "server/options", "client/session/", "client/cli/", "tests/")
 # Headers that users include: nothing of protobuf or gRPC may be reached from them, on any way.
 PUBLIC_HEADER = re.compile(r"^client/(c/)?[^/]+\.h$")
 

@@ -139,7 +139,7 @@ PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Requ
                            .speeds = job.windows.speeds,
                            .now = asked || !Chooses(job)};
   if (!Chooses(job)) {
-    question.options.candidates = {{job.settings.policy_name, {.windows = question.options.every}}};
+    question.options.candidates = {{job.settings.policy.name, {.windows = question.options.every}}};
   }
   if (job.last_decision_step && job.current->report_every > 0) {
     // Also a daemon that begins again keeps to the job's pace.
@@ -180,7 +180,7 @@ void TakeAnswer(const Solved& solved, Job& job) {
 
 void StartSolve(DecisionContext& context, Job& job, Window estimate, const Request& request) {
   RefreshSpeeds(context, job, *estimate.load);
-  const std::string& policy_name = job.settings.policy_name;
+  const std::string& policy_name = job.settings.policy.name;
   job.solving = {
       .id = ++context.state.last_solve_id,
       .force = request.force,

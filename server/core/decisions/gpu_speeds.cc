@@ -13,7 +13,6 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/gpu_speeds.h"
-#include "placement/policies/registry.h"
 #include "server/core/state/gpu_speed_estimate.h"
 #include "server/core/state/memory.h"
 
@@ -124,8 +123,8 @@ absl::StatusOr<GpuSpeeds> SpeedsAskedFor(const Job& job, const Load& load) {
     speeds[static_cast<size_t>(gpu)] = AvoidedSpeed(load, topology, GpuId{gpu}, num_avoided);
   }
   EPLB_ASSIGN_OR_RETURN(GpuSpeeds made, GpuSpeeds::Make(topology.num_gpus(), speeds, {}));
-  if (!made.all_equal() && TraitsOf(settings.policy_name).follows_reference) {
-    return FailedPrecondition("policy ", settings.policy_name,
+  if (!made.all_equal() && settings.policy.follows_reference) {
+    return FailedPrecondition("policy ", settings.policy.name,
                               " plans for equal GPUs; choose another one to use GPU speeds");
   }
   return made;
@@ -225,8 +224,8 @@ void ShowSpeeds(const Job& job, v1::JobStatus& status) {
 absl::Status CheckFits(const Settings& settings, const Topology& topology) {
   EPLB_RETURN_IF_ERROR(CheckGpus(settings, topology));
   if (!settings.hierarchy) return absl::OkStatus();
-  if (*settings.hierarchy == Hierarchy::kSoft && TraitsOf(settings.policy_name).follows_reference) {
-    return InvalidInput("hierarchy is soft, which policy ", settings.policy_name, " does not take");
+  if (*settings.hierarchy == Hierarchy::kSoft && settings.policy.follows_reference) {
+    return InvalidInput("hierarchy is soft, which policy ", settings.policy.name, " does not take");
   }
   if (const absl::Status status = CheckHierarchy(topology, *settings.hierarchy); !status.ok()) {
     return InvalidInput("hierarchy does not fit the job: ", std::string(status.message()));

@@ -7,7 +7,6 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/text.h"
-#include "placement/policies/registry.h"
 #include "server/core/state/step_rate.h"
 
 namespace eplb::core {
@@ -51,7 +50,7 @@ double SecondsPerByte(const Job& job) {
 
 }  // namespace
 
-bool Chooses(const Job& job) { return TraitsOf(job.settings.policy_name).chooses; }
+bool Chooses(const Job& job) { return job.settings.policy.chooses; }
 
 Costs CostsOf(const State& state, const Job& job) {
   const Run& run = *job.current;

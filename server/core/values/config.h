@@ -11,6 +11,10 @@
 #include "placement/decision/cost.h"
 #include "proto/wire/settings.h"
 
+namespace eplb::v1 {
+class Configuration;
+}  // namespace eplb::v1
+
 namespace eplb::core {
 
 using wire::Settings;
@@ -18,31 +22,33 @@ using wire::SettingsPatch;
 using wire::StepRange;
 
 struct Config {
+  // The defaults of eplbd, but the job decides about windows and votes, and bandwidths are given.
+  Config();
+  // The values of the keys that the core uses, which proto/eplb/v1/config.proto describes.
+  // REQUIRES: each is in its range.
+  explicit Config(const v1::Configuration& keys);
+
   Settings settings;                                  // settings of a job without its own
   std::map<std::string, SettingsPatch> job_settings;  // by job, over `settings`
   // Prices; what an expert weighs is the job's, horizon_steps a setting. Unless token_seconds is
   // known min_gain counts, and for a policy that chooses what is measured.
   Costs costs;
-  int32_t report_every_steps = 0;   // in a load window; 0 = as long as the ranks make them
-  int32_t vote_every_steps = 0;     // interval that jobs should have chosen; 0 = any
-  double min_coverage = 0.95;       // share of ranks that must have reported a window
-  int32_t max_pending_windows = 4;  // incomplete windows kept per job
-  int32_t max_windows = 64;         // complete windows kept per job
-  int64_t max_window_bytes = int64_t{512} << 20;        // loads in windows, all jobs together
-  absl::Duration solve_deadline = absl::Seconds(60);    // longest work of the policy, once it began
-  absl::Duration prepare_deadline = absl::Seconds(60);  // Propose to the last PREPARED
-  absl::Duration voting_deadline =
-      absl::Seconds(660);  // last PREPARED to the last Applied; above the vote's 600 s
-  absl::Duration gather_deadline = absl::Seconds(60);  // first rank of a run to the last one
-  absl::Duration cancel_deadline = absl::Seconds(60);
-  absl::Duration session_grace =
-      absl::Seconds(10);                           // a rank may be away so long before its run ends
+  int32_t report_every_steps;  // in a load window; 0 = as long as the ranks make them
+  int32_t vote_every_steps;    // interval that jobs should have chosen; 0 = any
+  double min_coverage;
+  int32_t max_pending_windows;
+  int32_t max_windows;
+  int64_t max_window_bytes;
+  int32_t max_jobs;
+  int32_t max_ranks_per_job;
+  absl::Duration solve_deadline;
+  absl::Duration prepare_deadline;  // Propose to the last PREPARED
+  absl::Duration voting_deadline;   // last PREPARED to the last Applied
+  absl::Duration gather_deadline;   // first rank of a run to the last one
+  absl::Duration cancel_deadline;
+  absl::Duration session_grace;
+  absl::Duration job_expiry;  // a job that ended makes room for a new one before that
   absl::Duration store_retry = absl::Seconds(10);  // between attempts while the store fails
-  // A job without a connected rank for so long is forgotten. A job that ended stays for as long, so
-  // that it can be read what became of it; it only makes room earlier for a new one.
-  absl::Duration job_expiry = absl::Hours(24);
-  int32_t max_jobs = 64;
-  int32_t max_ranks_per_job = 16384;
   // When the store's database was found damaged and moved aside; none when it never was.
   std::optional<absl::Time> store_moved_aside;
   // Until then, on the core's clock, a job that the store does not know starts paused for it.

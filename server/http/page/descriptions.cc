@@ -68,9 +68,22 @@ Json ValueSchema(const FieldDescriptor& field) {
   return schema;
 }
 
+// Adds the values of a setting.
+void AddValues(const v1::Setting& setting, Json& schema) {
+  for (const std::string& word : setting.words()) schema["enum"].push_back(word);
+  if (setting.high() == 0) return;
+  const auto bound = [is_integer = schema["type"] == "integer"](double value) {
+    return is_integer ? Json(static_cast<int64_t>(value)) : Json(value);
+  };
+  schema["minimum"] = bound(setting.low());
+  schema["maximum"] = bound(setting.high());
+}
+
 Json SchemaOf(const FieldDescriptor& field) {
   const google::protobuf::FieldOptions& options = field.options();
+  const v1::Setting& setting = options.GetExtension(v1::setting);
   Json schema = ValueSchema(field);
+  AddValues(setting, schema);
   if (field.message_type() == v1::TransportInfo::Setting::descriptor()) {
     schema = {{"type", "object"}, {"additionalProperties", {{"type", "string"}}}};
   } else {
@@ -78,7 +91,9 @@ Json SchemaOf(const FieldDescriptor& field) {
     if (!patch.empty()) schema.merge_patch(Json::parse(patch));
     if (field.is_repeated()) schema = {{"type", "array"}, {"items", std::move(schema)}};
   }
-  schema["description"] = options.GetExtension(v1::help);
+  std::string description = options.GetExtension(v1::help);
+  if (!setting.kind().empty() && !setting.note().empty()) description += " " + setting.note();
+  schema["description"] = std::move(description);
   return schema;
 }
 

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "proto/wire/settings.h"
+
 namespace eplb::wire {
 namespace {
 
@@ -45,11 +47,13 @@ TEST(GpuSettingsTest, WhatIsNoListIsRefused) {
 }
 
 TEST(GpuSettingsTest, ARangeReadsTextsOnly) {
-  EXPECT_EQ(kSpeedsRange.Read({.text = "3:0.50"}), Scalar(std::string("3:0.5")));
-  EXPECT_EQ(kGpusRange.Read({.text = "none"}), Scalar(std::string()));
-  EXPECT_EQ(kGpusRange.Read({.kind = WrittenValue::Kind::kInteger, .text = "3"}), std::nullopt);
-  EXPECT_FALSE(kSpeedsRange.Holds(Scalar(int64_t{3})));
-  EXPECT_FALSE(kGpusRange.Holds(Scalar(std::string("3,x"))));
+  const SettingRow& speeds = *FindSetting("stated_speeds");
+  const SettingRow& gpus = *FindSetting("avoid_gpus");
+  EXPECT_EQ(speeds.Read({.text = "3:0.50"}), Scalar(std::string("3:0.5")));
+  EXPECT_EQ(gpus.Read({.text = "none"}), Scalar(std::string()));
+  EXPECT_EQ(gpus.Read({.kind = WrittenValue::Kind::kInteger, .text = "3"}), std::nullopt);
+  EXPECT_FALSE(speeds.Holds(Scalar(int64_t{3})));
+  EXPECT_FALSE(gpus.Holds(Scalar(std::string("3,x"))));
 }
 
 }  // namespace

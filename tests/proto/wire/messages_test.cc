@@ -92,14 +92,14 @@ JobMemory Largest() {
                    .run_id = std::string(kMaxNameLength, 'i'),
                    .paused = true,
                    .pause_reason = std::string(kMaxText, 'p'),
-                   .settings = {.policy_name = "incremental",
-                                .mode = "observe",
-                                .every_steps = std::numeric_limits<int32_t>::max(),
-                                .min_gain = 0.3,
-                                .horizon_steps = kMost,
-                                .freeze_steps = std::string(39, '9'),
-                                .max_pause = absl::Hours(1),
-                                .layers_per_chunk = std::numeric_limits<int32_t>::max()},
+                   .settings = {{"name", "incremental"},
+                                {"mode", "observe"},
+                                {"every_steps", std::numeric_limits<int32_t>::max()},
+                                {"min_gain", 0.3},
+                                {"horizon_steps", kMost},
+                                {"freeze_steps", std::string(39, '9')},
+                                {"max_pause", absl::Hours(1)},
+                                {"layers_per_chunk", std::numeric_limits<int32_t>::max()}},
                    .quarantine = std::string(kMaxText, 'q'),
                    .last_decision_step = kMost,
                    .back_off_length = std::numeric_limits<int32_t>::max(),
@@ -138,13 +138,13 @@ TEST(JobMemoryTest, LongReasonsAreCutWhereTheyAreWritten) {
 
 TEST(JobMemoryTest, AGainThatIsNoNumberIsRefused) {
   const auto read = MemoryFromBytes(
-      MemoryBytes({.settings = {.min_gain = std::numeric_limits<double>::quiet_NaN()}}));
+      MemoryBytes({.settings = {{"min_gain", std::numeric_limits<double>::quiet_NaN()}}}));
   EXPECT_EQ(read.status().message(), "min_gain is not finite");
 }
 
 TEST(JobMemoryTest, APauseOfManyYearsIsRefused) {
   const auto read =
-      MemoryFromBytes(MemoryBytes({.settings = {.max_pause = absl::Hours(24 * 365 * 200)}}));
+      MemoryFromBytes(MemoryBytes({.settings = {{"max_pause", absl::Hours(24 * 365 * 200)}}}));
   EXPECT_EQ(read.status().message(), "max_pause_seconds is out of range");
 }
 

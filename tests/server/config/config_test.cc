@@ -111,9 +111,9 @@ TEST(ConfigTest, AServiceManagersFoldersBeatTheUsers) {
 TEST(ConfigTest, TheUnixSocketIsAutoNoneOrAPath) {
   const auto socket_of = [](const std::string& text) {
     const absl::StatusOr<DaemonConfig> config = LoadConfig({.flags = {{"listen.unix", text}}});
-    return config.ok() ? config->unix_socket : std::string(config.status().message());
+    return config.ok() ? config->keys.listen().unix() : std::string(config.status().message());
   };
-  EXPECT_EQ(LoadConfig({})->unix_socket, "auto");
+  EXPECT_EQ(LoadConfig({})->keys.listen().unix(), "auto");
   EXPECT_EQ(socket_of("none"), "none");
   EXPECT_EQ(socket_of("/run/a.sock"), "/run/a.sock");
   EXPECT_EQ(socket_of("unix:/run/a.sock"), "/run/a.sock");
@@ -136,7 +136,7 @@ TEST(ConfigTest, AnEtcdIsNamedByItsMembers) {
   ASSERT_TRUE(config.ok()) << config.status();
   EXPECT_EQ(StoreBackendOf(*config), "etcd");
   EXPECT_EQ(AdvertisedAddress(*config), "head:29610");
-  EXPECT_EQ(ParseEtcdEndpoints(config->etcd.endpoints)->members,
+  EXPECT_EQ(ParseEtcdEndpoints(config->keys.store().etcd().endpoints())->members,
             (std::vector<std::string>{"a:2379", "b:2379"}));
   EXPECT_THAT(DoubtfulValues(*config),
               ::testing::ElementsAre(StartsWith(

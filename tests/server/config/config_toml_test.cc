@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <cstdio>
 #include <fstream>
-#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -17,6 +16,7 @@
 #include "absl/strings/str_split.h"
 
 #include "server/config/config_keys.h"
+#include "server/core/values/config.h"
 
 namespace eplb {
 namespace {
@@ -57,16 +57,15 @@ class ConfigFileTest : public ::testing::Test {
 
 TEST_F(ConfigFileTest, DefaultsServeWithoutAFile) {
   const DaemonConfig config = *LoadConfig({});
-  EXPECT_EQ(config.grpc.Text(), "127.0.0.1:29610");
-  EXPECT_EQ(config.http.Text(), "127.0.0.1:29611");
-  EXPECT_EQ(config.core.settings.policy_name, "auto");
-  EXPECT_EQ(config.core.settings.every_steps, 50);
-  EXPECT_EQ(config.core.settings.min_gain, 0.01);
-  EXPECT_EQ(config.core.settings.layers_per_chunk, 64);
-  EXPECT_EQ(config.drain_grace, absl::Seconds(10));
-  EXPECT_EQ(config.core.settings.freeze_steps.last, -1);
-  EXPECT_THAT(config.http_allowed_hosts, ::testing::IsEmpty());
-  EXPECT_FALSE(config.metrics_per_expert);
+  EXPECT_EQ(config.grpc().Text(), "127.0.0.1:29610");
+  EXPECT_EQ(config.http().Text(), "127.0.0.1:29611");
+  EXPECT_EQ(wire::SettingsText(core::Config(config.keys).settings, {}),
+            "name=auto mode=apply every_steps=50 min_gain=0.01 horizon_steps=1000 "
+            "freeze_steps=never max_pause=200ms layers_per_chunk=64 hierarchy=auto "
+            "gpu_speeds=observe stated_speeds=none avoid_gpus=none");
+  EXPECT_EQ(config.keys.drain().grace_seconds(), 10);
+  EXPECT_THAT(config.allowed_hosts(), ::testing::IsEmpty());
+  EXPECT_FALSE(config.keys.metrics().per_expert());
 }
 
 TEST_F(ConfigFileTest, EveryKindOfValueIsRead) {
@@ -86,15 +85,15 @@ allowed_hosts = ["eplb.example.org", "node_7"]
 [metrics]
 per_expert = true
 )");
-  EXPECT_EQ(config.grpc.Text(), "unix:/tmp/eplbd.sock");
-  EXPECT_EQ(config.core.settings.policy_name, "deepseek");
-  EXPECT_EQ(config.core.settings.freeze_steps.first, 10);
-  EXPECT_EQ(config.core.settings.freeze_steps.last, 20);
-  EXPECT_EQ(config.drain_grace, absl::Milliseconds(1500));
-  EXPECT_EQ(config.core.max_jobs, 3);
-  EXPECT_EQ(config.store_path, "memory");
-  EXPECT_THAT(config.http_allowed_hosts, ::testing::ElementsAre("eplb.example.org", "node_7"));
-  EXPECT_TRUE(config.metrics_per_expert);
+  EXPECT_EQ(config.grpc().Text(), "unix:/tmp/eplbd.sock");
+  EXPECT_EQ(core::Config(config.keys).settings.policy.name, "deepseek");
+  EXPECT_EQ(core::Config(config.keys).settings.freeze_steps.first, 10);
+  EXPECT_EQ(core::Config(config.keys).settings.freeze_steps.last, 20);
+  EXPECT_EQ(config.keys.drain().grace_seconds(), 1.5);
+  EXPECT_EQ(core::Config(config.keys).max_jobs, 3);
+  EXPECT_EQ(config.keys.store().path(), "memory");
+  EXPECT_THAT(config.allowed_hosts(), ::testing::ElementsAre("eplb.example.org", "node_7"));
+  EXPECT_TRUE(config.keys.metrics().per_expert());
 }
 
 TEST_F(ConfigFileTest, ATableInATableHoldsKeys) {
@@ -103,9 +102,9 @@ TEST_F(ConfigFileTest, ATableInATableHoldsKeys) {
 endpoints = ["http://a:2379", "http://b:2379"]
 lease_seconds = 7
 )");
-  EXPECT_EQ(config.store_backend, "etcd");
-  EXPECT_EQ(config.etcd.endpoints, "http://a:2379,http://b:2379");
-  EXPECT_EQ(config.etcd.lease_seconds, 7);
+  EXPECT_EQ(config.keys.store().backend(), "etcd");
+  EXPECT_EQ(config.keys.store().etcd().endpoints(), "http://a:2379,http://b:2379");
+  EXPECT_EQ(config.keys.store().etcd().lease_seconds(), 7);
   EXPECT_THAT(
       ErrorOf(head + "[store.etcd]\nlease_second = 7\n"),
       HasSubstr("store.etcd.lease_second: unknown key, did you mean store.etcd.lease_seconds?"));
@@ -116,9 +115,9 @@ TEST_F(ConfigFileTest, EnvironmentBeatsFileAndFlagBeatsEnvironment) {
   const DaemonConfig config = *Load(
       text, {.environment = {{"EPLB_POLICY_EVERY_STEPS", "2"}, {"EPLB_POLICY_MIN_GAIN", "0.2"}},
              .flags = {{"policy.every_steps", "3"}}});
-  EXPECT_EQ(config.core.settings.every_steps, 3);
-  EXPECT_EQ(config.core.settings.min_gain, 0.2);
-  EXPECT_EQ(config.core.max_jobs, 9);
+  EXPECT_EQ(core::Config(config.keys).settings.every_steps, 3);
+  EXPECT_EQ(core::Config(config.keys).settings.min_gain, 0.2);
+  EXPECT_EQ(core::Config(config.keys).max_jobs, 9);
 }
 
 TEST_F(ConfigFileTest, AnErrorNamesFileLineKeyAndValueAndSuggestsOnlyWhatIsNear) {
@@ -160,8 +159,8 @@ TEST_F(ConfigFileTest, ATableOfAJobHasANameThatAJobMayHave) {
 TEST_F(ConfigFileTest, ANumberKeepsAllItsDigits) {
   const DaemonConfig config =
       *Load("policy.min_gain = 0.0123456789012345\n[jobs.demo]\nmin_gain = 0.0223456789\n");
-  EXPECT_EQ(config.core.settings.min_gain, 0.0123456789012345);
-  EXPECT_EQ(config.core.job_settings.at("demo").min_gain, 0.0223456789);
+  EXPECT_EQ(core::Config(config.keys).settings.min_gain, 0.0123456789012345);
+  EXPECT_EQ(core::Config(config.keys).job_settings.at("demo").at("min_gain"), Scalar(0.0223456789));
 }
 
 TEST_F(ConfigFileTest, APipeIsRefusedAndNotWaitedFor) {
@@ -175,8 +174,8 @@ TEST_F(ConfigFileTest, TheFilesOfTlsComeTogether) {
   EXPECT_EQ(ErrorOf("[tls.identity]\n\"a\" = { role = \"viewer\", jobs = [\"*\"] }"),
             "tls.identity has rules, and tls.cert is not set");
   const DaemonConfig config = *Load("tls.cert = \"c\"\ntls.key = \"k\"\ntls.ca = \"ca\"");
-  EXPECT_TRUE(config.tls.enabled());
-  EXPECT_EQ(config.tls.ca, "ca");
+  EXPECT_TRUE(config.tls().enabled());
+  EXPECT_EQ(config.tls().ca, "ca");
 }
 
 TEST_F(ConfigFileTest, LettersOutsideAsciiStandInStringsAndCommentsOnly) {
@@ -184,11 +183,12 @@ TEST_F(ConfigFileTest, LettersOutsideAsciiStandInStringsAndCommentsOnly) {
             path_ +
                 ":3: not TOML: a letter that is not ASCII outside strings and comments, or "
                 "behind a backslash");
-  EXPECT_EQ(Load("\xEF\xBB\xBFstore.path = \"\u00e9\\\"#\" # \u3042\n")->store_path, "\u00e9\"#");
-  EXPECT_EQ(Load("store.path = \"\"\"\n\u3042\"\"x\"\"\" # \u3042")->store_path, "\u3042\"\"x");
-  EXPECT_EQ(Load("store.path='\u3042\\'\n")->store_path, "\u3042\\");
-  EXPECT_EQ(Load("store={path=\"\u3042\"}")->store_path, "\u3042");
-  EXPECT_EQ(Load("\"store\".\"path\" = \"\u3042\"")->store_path, "\u3042");
+  const auto path_of = [this](const std::string& text) { return Load(text)->keys.store().path(); };
+  EXPECT_EQ(path_of("\xEF\xBB\xBFstore.path = \"\u00e9\\\"#\" # \u3042\n"), "\u00e9\"#");
+  EXPECT_EQ(path_of("store.path = \"\"\"\n\u3042\"\"x\"\"\" # \u3042"), "\u3042\"\"x");
+  EXPECT_EQ(path_of("store.path='\u3042\\'\n"), "\u3042\\");
+  EXPECT_EQ(path_of("store={path=\"\u3042\"}"), "\u3042");
+  EXPECT_EQ(path_of("\"store\".\"path\" = \"\u3042\""), "\u3042");
   EXPECT_THAT(ErrorOf("store.path = \"a\n\u3042 = 1"), HasSubstr(":2: not TOML"));
   for (const char* text : {"limits.max_jobs = 19'x\u3042'", "z = 1=79-['\u3042'", "z = [1'\u3042']",
                            "z = \"a\"\"\u3042\""}) {
@@ -203,11 +203,11 @@ TEST_F(ConfigFileTest, IdentitiesHaveARoleAndJobs) {
       absl::StrCat(kTlsFiles, R"("spiffe://x/train/*" = { role = "member", jobs = ["a", "b-*"] }
 "ops.x" = { role = "operator", jobs = ["*"] }
 )"));
-  ASSERT_EQ(config.tls.identities.size(), 2U);
-  EXPECT_EQ(config.tls.identities[0].pattern, "ops.x");
-  EXPECT_EQ(config.tls.identities[0].role, AccessRole::kOperator);
-  EXPECT_EQ(config.tls.identities[1].role, AccessRole::kMember);
-  EXPECT_EQ(config.tls.identities[1].jobs, (std::vector<std::string>{"a", "b-*"}));
+  ASSERT_EQ(config.identities.size(), 2U);
+  EXPECT_EQ(config.identities[0].pattern, "ops.x");
+  EXPECT_EQ(config.identities[0].role, AccessRole::kOperator);
+  EXPECT_EQ(config.identities[1].role, AccessRole::kMember);
+  EXPECT_EQ(config.identities[1].jobs, (std::vector<std::string>{"a", "b-*"}));
 }
 
 TEST_F(ConfigFileTest, EachBadIdentityNamesItsLineAndWhatIsWrong) {
@@ -250,24 +250,22 @@ freeze_steps = "1:2"
 max_pause = "1s"
 layers_per_chunk = 3
 )");
-  EXPECT_EQ(config.core.settings.max_pause, absl::Milliseconds(50));
-  EXPECT_TRUE(config.core.settings.observe);
-  EXPECT_EQ(config.core.job_expiry, absl::Hours(2));
-  EXPECT_EQ(config.limits.max_history, 8);
-  const std::map<std::string, core::SettingsPatch> expected = {
-      {"train", {.policy_name = "incremental", .mode = "apply", .every_steps = 7, .min_gain = 0.5}},
-      {"v3.large",
-       {.horizon_steps = 9,
-        .freeze_steps = "1:2",
-        .max_pause = absl::Seconds(1),
-        .layers_per_chunk = 3}}};
-  EXPECT_EQ(config.core.job_settings, expected);
+  EXPECT_EQ(core::Config(config.keys).settings.max_pause, absl::Milliseconds(50));
+  EXPECT_TRUE(core::Config(config.keys).settings.observe);
+  EXPECT_EQ(core::Config(config.keys).job_expiry, absl::Hours(2));
+  EXPECT_EQ(config.keys.limits().max_history(), 8);
+  const auto jobs = core::Config(config.keys).job_settings;
+  ASSERT_EQ(jobs.size(), 2U);
+  EXPECT_EQ(wire::PatchText(jobs.at("train")),
+            "name=incremental mode=apply every_steps=7 min_gain=0.5");
+  EXPECT_EQ(wire::PatchText(jobs.at("v3.large")),
+            "horizon_steps=9 freeze_steps=1:2 max_pause=1s layers_per_chunk=3");
 }
 
 TEST_F(ConfigFileTest, CostsAreUnknownByDefaultAndReadInTheirUnits) {
-  const Costs unknown = LoadConfig({})->core.costs;
+  const Costs unknown = core::Config().costs;
   EXPECT_FALSE(unknown.priced());
-  EXPECT_EQ(LoadConfig({})->core.settings.horizon_steps, 1000);
+  EXPECT_EQ(core::Config().settings.horizon_steps, 1000);
   const DaemonConfig config = *Load(R"(
 policy.horizon_steps = 500
 [cost]
@@ -277,8 +275,8 @@ inter_gbps = 12.5
 stall = "20ms"
 gradient_bytes = 176160768
 )");
-  const Costs& costs = config.core.costs;
-  EXPECT_EQ(config.core.settings.horizon_steps, 500);
+  const Costs costs = core::Config(config.keys).costs;
+  EXPECT_EQ(core::Config(config.keys).settings.horizon_steps, 500);
   EXPECT_DOUBLE_EQ(costs.token_seconds, 500e-9);
   EXPECT_DOUBLE_EQ(costs.intra_bytes_per_s, 900e9);
   EXPECT_DOUBLE_EQ(costs.inter_bytes_per_s, 12.5e9);
@@ -373,14 +371,15 @@ every_steps = 7
 )");
   const DaemonConfig again = *Load(ConfigToml(config));
   for (const ConfigKey& key : ConfigKeys())
-    EXPECT_EQ(ScalarText(key.get(again)), ScalarText(key.get(config))) << key.name;
+    EXPECT_EQ(ScalarText(key.Get(again)), ScalarText(key.Get(config))) << key.name;
   EXPECT_EQ(ValuesOf(again), ValuesOf(config));
-  ASSERT_EQ(again.tls.identities.size(), 2U);
-  EXPECT_EQ(again.tls.identities.back().jobs, (std::vector<std::string>{"a", "b-*"}));
-  ASSERT_EQ(again.core.job_settings.size(), 2U);
-  EXPECT_EQ(again.core.job_settings.at("a").min_gain, 0.5);
-  EXPECT_EQ(again.core.job_settings.at("a").policy_name, "deepseek");
-  EXPECT_EQ(again.core.job_settings.at("a.b").every_steps, 7);
+  ASSERT_EQ(again.identities.size(), 2U);
+  EXPECT_EQ(again.identities.back().jobs, (std::vector<std::string>{"a", "b-*"}));
+  const auto& jobs = again.keys.jobs();
+  ASSERT_EQ(jobs.size(), 2U);
+  EXPECT_EQ(jobs.at("a").min_gain(), 0.5);
+  EXPECT_EQ(jobs.at("a").name(), "deepseek");
+  EXPECT_EQ(jobs.at("a.b").every_steps(), 7U);
 }
 
 TEST_F(ConfigFileTest, EachValueHasItsSource) {

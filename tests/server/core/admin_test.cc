@@ -141,7 +141,7 @@ TEST(AdminTest, MalformedChangesAreRefusedByField) {
 TEST(AdminTest, AChangeThatCannotBeStoredIsUndoneAndUnavailable) {
   ConnectedJob job;
   job.daemon.store_works = false;
-  const SettingsPatch patch{.min_gain = 0.5};
+  const SettingsPatch patch{{"min_gain", 0.5}};
   for (const Verb& verb : {Verb(Pause{}), Verb(SetPolicy{patch})}) {
     EXPECT_EQ(CodeOf(job.daemon.Ask(verb, {}, "r1")), absl::StatusCode::kUnavailable);
   }
@@ -198,9 +198,9 @@ TEST(AdminTest, AForcedRebalanceProposesWhatDoesNotPay) {
 TEST(AdminTest, RebalanceIsRefusedWhilePausedOrFrozen) {
   AskedJob job;
   job.daemon.AnswerSolve(Exchanged({}));
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.freeze_steps = "5:30"}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"freeze_steps", "5:30"}}}).ok());
   EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{}), "the steps 5:30 are frozen"));
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.freeze_steps = ""}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"freeze_steps", ""}}}).ok());
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   const absl::StatusOr<ChangeOutcome> paused = job.daemon.Ask(Rebalance{.force = true});
   EXPECT_EQ(CodeOf(paused), absl::StatusCode::kFailedPrecondition);
@@ -219,7 +219,7 @@ TEST(AdminTest, APreviewSaysWhatWouldBeAndNothingIsChangedStoredOrAudited) {
   const ChangeOutcome back = job.daemon.Preview(Rollback{}).value();
   EXPECT_EQ(back.version, version);
   EXPECT_THAT(back.outcome, HasSubstr("is proposed in 2 chunks"));
-  const ChangeOutcome set = job.daemon.Preview(SetPolicy{{.min_gain = 0.5}}).value();
+  const ChangeOutcome set = job.daemon.Preview(SetPolicy{{{"min_gain", 0.5}}}).value();
   EXPECT_EQ(set.after, "min_gain=0.5");
   EXPECT_EQ(CodeOf(job.daemon.Preview(ForgetJob{})), absl::StatusCode::kFailedPrecondition);
   EXPECT_EQ(job.daemon.state(), "IDLE");
@@ -326,14 +326,14 @@ TEST(AdminTest, ARollbackThatCannotBeIsRefusedWithItsReason) {
 
 TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   ConnectedJob job;
-  const SettingsPatch patch{.policy_name = "balanced", .every_steps = 40, .min_gain = 0.25};
+  const SettingsPatch patch{{"name", "balanced"}, {"every_steps", 40}, {"min_gain", 0.25}};
   const ChangeOutcome set = job.daemon.Ask(SetPolicy{patch}).value();
   EXPECT_EQ(set.before, "name=incremental every_steps=20 min_gain=0.05");
   EXPECT_EQ(set.after, "name=balanced every_steps=40 min_gain=0.25");
   const v1::JobEvent event = LastEvent(job.daemon, "set_policy");
   EXPECT_EQ(event.before(), "name=incremental every_steps=20 min_gain=0.05");
   EXPECT_EQ(event.after(), "name=balanced every_steps=40 min_gain=0.25");
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.min_gain = 0.5}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"min_gain", 0.5}}}).ok());
   job.daemon.Restart();
   const v1::PolicySettings settings = job.daemon.View().policy();
   EXPECT_EQ(settings.name(), "balanced");
@@ -341,13 +341,13 @@ TEST(AdminTest, SetPolicyIsInForceAtOnceAndAfterARestart) {
   EXPECT_EQ(settings.min_gain(), 0.5);
   job.ConnectAll();
   job.Report(0, 9);
-  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy_name, "balanced");
+  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy.name, "balanced");
 }
 
 TEST(AdminTest, SetPolicyRefusesWhatItDoesNotKnow) {
   ConnectedJob job;
   EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{}), "settings are empty"));
-  EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{{.policy_name = "magic"}}), "name is \"magic\""));
+  EXPECT_TRUE(Says(job.daemon.Ask(SetPolicy{{{"name", "magic"}}}), "name is \"magic\""));
   EXPECT_EQ(job.daemon.View().policy().name(), "incremental");
 }
 
@@ -383,7 +383,7 @@ TEST(AdminTest, AJobThatHasNotSaidWhatItRunsMayBePausedAndNothingElse) {
   EXPECT_TRUE(Says(job.daemon.Ask(Rebalance{}), "has not reported what it runs"));
   EXPECT_TRUE(Says(job.daemon.Ask(Rollback{}), "has not reported what it runs"));
   EXPECT_TRUE(
-      Says(job.daemon.Ask(SetPolicy{{.mode = "observe"}}), "has not reported what it runs"));
+      Says(job.daemon.Ask(SetPolicy{{{"mode", "observe"}}}), "has not reported what it runs"));
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
   job.Connect(1);  // its memory knows of no pause
   job.Connect(2);

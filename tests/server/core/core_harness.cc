@@ -52,7 +52,7 @@ TopologyOptions TestShape() {
 
 Config TestConfig() {
   Config config;
-  config.settings.policy_name = kIncrementalPolicyName;
+  config.settings.policy = kIncrementalPolicyName;
   config.settings.every_steps = 20;
   config.settings.min_gain = 0.05;
   config.settings.layers_per_chunk = 2;

@@ -56,7 +56,7 @@ class HoldTest : public ::testing::Test {
 
   static Config ConfigWith(const Costs& costs) {
     Config config = TestConfig();
-    config.settings.policy_name = "balanced";
+    config.settings.policy = "balanced";
     config.settings.every_steps = 10;
     config.settings.layers_per_chunk = 60;
     config.settings.max_pause = absl::Minutes(10);
@@ -118,7 +118,7 @@ TEST_F(HoldTest, OperatorsLookAtAWideJobChangeItAndRollItBack) {
   ASSERT_TRUE(job_.daemon.AnswerSolve(PlacementOf(true)));
   SwitchAll(10);
   ASSERT_TRUE(job_.daemon.Preview(Rollback{}).ok());
-  ASSERT_TRUE(job_.daemon.Ask(SetPolicy{{.every_steps = 20}}).ok());
+  ASSERT_TRUE(job_.daemon.Ask(SetPolicy{{{"every_steps", 20}}}).ok());
   ASSERT_TRUE(job_.daemon.Ask(Rollback{}).ok());
   SwitchAll(20);
   EXPECT_EQ(job_.ranks.front().placement, Placement::Static(Topology::Make(kWide).value()));

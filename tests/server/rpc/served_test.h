@@ -128,7 +128,7 @@ class ServedTest : public ::testing::Test {
  protected:
   void Start(Address listen = {.host = "127.0.0.1"}, RpcOptions options = {}) {
     RunnerOptions runner;
-    runner.core.settings.policy_name = kIncrementalPolicyName;
+    runner.core.settings.policy = kIncrementalPolicyName;
     runner.core.settings.every_steps = kReportEvery;
     runner.core.server_version = "test";
     runner.core.prepare_deadline = prepare_deadline_;

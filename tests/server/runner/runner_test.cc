@@ -34,7 +34,7 @@ class RunnerTest : public ::testing::Test {
   }
   void StartOn(std::unique_ptr<Store> store) {
     RunnerOptions options;
-    options.core.settings.policy_name = kIncrementalPolicyName;
+    options.core.settings.policy = kIncrementalPolicyName;
     options.core.settings.every_steps = kReportEvery;
     options.core.settings.layers_per_chunk = 1;
     runner_ = *Runner::Start(options, std::move(store));

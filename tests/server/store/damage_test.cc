@@ -79,8 +79,8 @@ void Fill(Store& store) {
   for (const char* name : {"a", "job-b"}) {
     for (int64_t version = 1; version <= 3; ++version) {
       core::StoredJob job = JobOf(name, version, static_cast<int32_t>(version));
-      job.memory.settings.min_gain = 0.25;
-      job.memory.settings.policy_name = "balanced";
+      job.memory.settings["min_gain"] = 0.25;
+      job.memory.settings["name"] = "balanced";
       job.memory.paused = true;
       job.memory.pause_reason = "for the night";
       job.done = core::DoneRequest{absl::StrCat("id-", version), "paused by ann"};

@@ -17,7 +17,7 @@ using ::testing::Not;
 
 Config AutoConfig(int32_t every_steps) {
   Config config = TestConfig();
-  config.settings.policy_name = "auto";
+  config.settings.policy = "auto";
   config.settings.every_steps = every_steps;
   config.costs.bandwidths = BandwidthSource::kAssumed;  // default of eplbd without a key for them
   return config;
@@ -110,7 +110,7 @@ TEST(AutoDecisionsTest, AnotherIntervalHoldsFromTheNextWindowOn) {
   const uint64_t plans = job.NewestPlan().plan();
   TrainWindow(job, 1);
   ASSERT_EQ(job.NewestPlan().plan(), plans);
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 10}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"every_steps", 10}}}).ok());
   TrainWindow(job, 2);
   EXPECT_EQ(job.NewestPlan().plan(), plans + 1);
   EXPECT_EQ(job.daemon.View().candidates(0).windows(), 3) << "the back-test goes on";

@@ -282,7 +282,7 @@ TEST(TriggerTest, ASolveThatNobodyWaitsForAnyMoreIsCancelledOnce) {
 TEST(TriggerTest, SettingsThatChangeWhileThePolicyComputesHoldForItsAnswer) {
   AskedJob job;
   ASSERT_EQ(job.daemon.state(), "SOLVING");
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.min_gain = 0.9}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"min_gain", 0.9}}}).ok());
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
   EXPECT_EQ(job.daemon.state(), "SOLVING");  // asked again
   EXPECT_EQ(job.daemon.num_solves(), 2);

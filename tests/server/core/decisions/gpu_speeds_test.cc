@@ -70,7 +70,7 @@ TEST(GpuSpeedsTest, ASlowGpuIsNamedAndNoDecisionUsesItBeforeAnOperatorSaysSo) {
 TEST(GpuSpeedsTest, AppliedSpeedsReachThePolicyAndEveryFigure) {
   SpeedJob job;
   job.Report(8, {1, 1, 0.5});
-  ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.gpu_speeds = "apply"}}).ok());
+  ASSERT_TRUE(job.daemon().Ask(SetPolicy{{{"gpu_speeds", "apply"}}}).ok());
   job.Report(2, {1, 1, 0.5});
   ASSERT_NE(job.newest_question().speeds, nullptr);
   EXPECT_THAT(job.newest_question().speeds->speeds(), ::testing::ElementsAre(1, 1, 0.5));
@@ -81,7 +81,7 @@ TEST(GpuSpeedsTest, AppliedSpeedsReachThePolicyAndEveryFigure) {
   EXPECT_NEAR(view.balancedness(), (200 + 20 + 40) / 3.0 / 200, 1e-12);
   EXPECT_THAT(view.last_reason(),
               HasSubstr("; GPU loads are tokens / speed: GPU 2 0.50 (measured)"));
-  ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.gpu_speeds = "off"}}).ok());
+  ASSERT_TRUE(job.daemon().Ask(SetPolicy{{{"gpu_speeds", "off"}}}).ok());
   job.Report(4, {1, 1, 0.5});
   EXPECT_EQ(job.newest_question().speeds, nullptr);
   EXPECT_THAT(job.daemon().View().gpu_speeds(), IsEmpty());
@@ -124,7 +124,7 @@ TEST(GpuSpeedsTest, StatedSpeedsAndAvoidedGpusGoBeforeMeasuredOnes) {
 
 TEST(GpuSpeedsTest, APolicyWithoutSpeedsPlansWithoutThemAndTellsOnce) {
   Config config = TestConfig();
-  config.settings.policy_name = "deepseek";
+  config.settings.policy = "deepseek";
   config.settings.stated_speeds = {{2, 0.5}};
   SpeedJob job(config);
   job.Report(8, {1, 1, 1});
@@ -132,7 +132,7 @@ TEST(GpuSpeedsTest, APolicyWithoutSpeedsPlansWithoutThemAndTellsOnce) {
   EXPECT_EQ(job.daemon().CountEvents("speeds_unused"), 1);
   EXPECT_THAT(job.daemon().LastReason("speeds_unused"),
               HasSubstr("policy deepseek plans for equal GPUs"));
-  ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.policy_name = "balanced"}}).ok());
+  ASSERT_TRUE(job.daemon().Ask(SetPolicy{{{"name", "balanced"}}}).ok());
   job.Report(2, {1, 1, 1});
   EXPECT_NE(job.newest_question().speeds, nullptr);
 }
@@ -142,11 +142,11 @@ TEST(GpuSpeedsTest, WhatDoesNotFitTheJobIsRefusedByName) {
   const auto refused = [&job](const SettingsPatch& patch) {
     return std::string(job.daemon().Ask(SetPolicy{patch}).status().message());
   };
-  EXPECT_EQ(refused({.avoid_gpus = "3"}), "avoid_gpus names GPU 3, the job has GPUs 0..2");
-  EXPECT_EQ(refused({.stated_speeds = "1:1,9:1"}),
+  EXPECT_EQ(refused({{"avoid_gpus", "3"}}), "avoid_gpus names GPU 3, the job has GPUs 0..2");
+  EXPECT_EQ(refused({{"stated_speeds", "1:1,9:1"}}),
             "stated_speeds names GPU 9, the job has GPUs 0..2");
-  EXPECT_EQ(refused({.avoid_gpus = "0,1,2"}), "avoid_gpus names all 3 GPUs of the job");
-  EXPECT_EQ(refused({.policy_name = "deepseek", .hierarchy = "soft"}),
+  EXPECT_EQ(refused({{"avoid_gpus", "0,1,2"}}), "avoid_gpus names all 3 GPUs of the job");
+  EXPECT_EQ(refused({{"name", "deepseek"}, {"hierarchy", "soft"}}),
             "hierarchy is soft, which policy deepseek does not take");
   EXPECT_EQ(job.daemon().View().policy().avoid_gpus(), "");
   // From a configuration it is told once, and decisions go on.
@@ -162,7 +162,7 @@ TEST(GpuSpeedsTest, TheHierarchyReachesThePolicy) {
   SpeedJob job;
   job.Report(2, {1, 1, 1});
   EXPECT_EQ(job.newest_question().options.policy.hierarchy, std::nullopt);
-  ASSERT_TRUE(job.daemon().Ask(SetPolicy{{.hierarchy = "soft"}}).ok());
+  ASSERT_TRUE(job.daemon().Ask(SetPolicy{{{"hierarchy", "soft"}}}).ok());
   job.Report(2, {1, 1, 1});
   EXPECT_EQ(job.newest_question().options.policy.hierarchy, Hierarchy::kSoft);
 }

@@ -39,7 +39,7 @@ TEST(QuestionTest, ADecisionGoesByTheQuestionWhateverTheJobDoesMeanwhile) {
   ASSERT_TRUE(before.decision.ok());
   EXPECT_EQ(before.decision->chunks.size(), 2);
   job.Report(10, 19);
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.min_gain = 0.9, .layers_per_chunk = 1}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"min_gain", 0.9}, {"layers_per_chunk", 1}}}).ok());
   job.Disconnect(1);
   const DecisionAnswer after = Decide(*question, Proposing(*question, Exchanged({0, 1, 2, 3})));
   EXPECT_EQ(after.decision->reason, before.decision->reason);

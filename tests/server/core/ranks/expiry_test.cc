@@ -119,7 +119,7 @@ void Stop(CoreHarness& daemon, Verb verb) {
 }
 
 TEST(ExpiryTest, AJobThatSomebodyStoppedIsForgottenByNoTimeAndLastUnderPressure) {
-  const Verb verbs[] = {Pause{}, SetPolicy{{.mode = "observe"}}};
+  const Verb verbs[] = {Pause{}, SetPolicy{{{"mode", "observe"}}}};
   for (const Verb& verb : verbs) {
     CoreHarness daemon(Limited(2, absl::Minutes(10)));
     Stop(daemon, verb);

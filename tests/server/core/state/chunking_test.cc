@@ -184,7 +184,7 @@ TEST(ChunkingTest, AJobLearnsFromItsBoundaries) {
   job.Report(20, 29);
   job.daemon.AnswerSolve(Exchanged({}));
   // A layer brings 24 bytes into a GPU, 60 ms: one layer in 100 ms.
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.max_pause = absl::Milliseconds(100)}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"max_pause", absl::Milliseconds(100)}}}).ok());
   ASSERT_TRUE(job.daemon.Ask(Rebalance{.force = true}).ok());
   job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3}));
   EXPECT_EQ(job.NewestPlan().num_chunks(), 2);

@@ -100,7 +100,7 @@ TEST(MemoryTest, ANewRunEndsARestoredQuarantine) {
 TEST(MemoryTest, ALostStoreComesBackFromTheRanks) {
   ConnectedJob job;
   ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.mode = "observe", .every_steps = 70}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"mode", "observe"}, {"every_steps", 70}}}).ok());
   const std::string reason = job.daemon.View().pause_reason();
   job.Deliver();
   job.daemon.LoseStore();
@@ -191,7 +191,7 @@ TEST(MemoryTest, WhatARankMakesUpIsNoMemory) {
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.run_number = int64_t{1} << 61; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.last_decision_step = 1 << 30; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.back_off_length = 1 << 20; }));
-  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.settings.min_gain = 7; }));
+  EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.settings["min_gain"] = 7.0; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = 1e9; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.report_seconds = -1; }));
   EXPECT_FALSE(after([](wire::JobMemory& memory) { memory.next_version = int64_t{1} << 61; }));
@@ -323,7 +323,7 @@ TEST(MemoryTest, AJobWithoutARunBeforeIsNotPausedByAStoreThatWasMovedAside) {
 
 TEST(MemoryTest, CadenceSurvivesARestartAndALostStore) {
   ConnectedJob job;
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 100}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"every_steps", 100}}}).ok());
   job.Report(0, 9);
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
   job.Deliver();

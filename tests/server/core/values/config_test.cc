@@ -11,11 +11,11 @@ namespace {
 
 TEST(ConfigTest, AJobsOwnConfigurationIsOverTheDaemonsAndUnderTheOperators) {
   Config config = TestConfig();
-  config.job_settings[kJob] = {.every_steps = 30, .min_gain = 0.3};
+  config.job_settings[kJob] = {{"every_steps", 30}, {"min_gain", 0.3}};
   ConnectedJob job(config);
   EXPECT_EQ(job.daemon.View().policy().every_steps(), 30);
   EXPECT_EQ(job.daemon.View().policy().layers_per_chunk(), 2);
-  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{.every_steps = 50}}).ok());
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"every_steps", 50}}}).ok());
   job.daemon.Restart();
   EXPECT_EQ(job.daemon.View().policy().every_steps(), 50);
   EXPECT_EQ(job.daemon.View().policy().min_gain(), 0.3);
@@ -23,7 +23,7 @@ TEST(ConfigTest, AJobsOwnConfigurationIsOverTheDaemonsAndUnderTheOperators) {
 
 TEST(ConfigTest, AStoredPatchThatIsNotValidAnyMoreIsLeftOut) {
   StoredJob stored{kJob, 4, 9, Exchanged({1})};
-  stored.memory.settings.policy_name = "of-another-version";
+  stored.memory.settings["name"] = "of-another-version";
   const Core core(TestConfig(), 0, {stored}, absl::UnixEpoch());
   EXPECT_EQ(core.Job(kJob, absl::UnixEpoch())->policy().name(), "incremental");
 }
@@ -34,19 +34,19 @@ std::string PolicyOf(const Config& config, SplitMode split) {
   for (FakeRank& rank : job.ranks) rank.identity.split = split;
   job.ConnectAll();
   job.Report(0, 9);
-  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy_name,
+  EXPECT_EQ(job.daemon.pending_solve()->question->settings.policy.name,
             job.daemon.View().policy().name());
   EXPECT_EQ(job.daemon.pending_solve()->question->planner.options.split, split);
-  return job.daemon.pending_solve()->question->settings.policy_name;
+  return job.daemon.pending_solve()->question->settings.policy.name;
 }
 
 TEST(ConfigTest, ThePolicyDoesNotDependOnHowAJobSplits) {
   Config config = TestConfig();
-  config.settings.policy_name = Settings().policy_name;
+  config.settings.policy = Settings().policy;
   for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
     EXPECT_EQ(PolicyOf(config, split), kServicePolicyName);
   }
-  config.job_settings[kJob] = {.policy_name = "balanced"};
+  config.job_settings[kJob] = {{"name", "balanced"}};
   EXPECT_EQ(PolicyOf(config, SplitMode::kBatch), "balanced");
 }
 
