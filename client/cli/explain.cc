@@ -1,6 +1,5 @@
 // `eplbctl explain`: why the placement is as it is.
 #include "base/errors.h"
-#include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "client/cli/commands.h"
 #include "client/cli/explanation.h"
@@ -17,26 +16,6 @@ using Json = nlohmann::ordered_json;
 
 Json PlanOrNull(const v1::Plan* plan) {
   return plan == nullptr ? Json(nullptr) : wire::ToJson(*plan);
-}
-
-Json LayersOf(const Explanation& explanation) {
-  Json layers = Json::array();
-  for (const LayerFigures& figures : explanation.layers) {
-    // A layer without tokens has neither a hottest GPU nor a hottest expert.
-    const auto known = [&figures](const auto& value) {
-      return figures.balancedness ? Json(value) : Json(nullptr);
-    };
-    layers.push_back(
-        {{"layer", figures.layer},
-         {"model_layer", figures.model_layer ? Json(*figures.model_layer) : Json(nullptr)},
-         {"balancedness", JsonOrNull(figures.balancedness)},
-         {"hottest_gpu", known(figures.hottest_gpu)},
-         {"hottest_gpu_load", known(figures.hottest_gpu_load)},
-         {"hottest_expert", known(figures.hottest_expert)},
-         {"hottest_expert_share", known(figures.hottest_expert_share)},
-         {"hottest_expert_replicas", known(figures.hottest_expert_replicas)}});
-  }
-  return layers;
 }
 
 Json GpuLoads(const std::optional<Evaluation>& evaluation, int32_t layer) {
@@ -131,7 +110,9 @@ std::string ExplanationToJson(const Explanation& explanation, int32_t layer, int
                            {"last_step", explanation.load->window.last_step}};
     json["layers_are"] = explanation.shown_name();
   }
-  json["layers"] = LayersOf(explanation);
+  json["layers"] = Json::array();
+  for (const v1::LayerFigures& one : explanation.layers)
+    json["layers"].push_back(wire::ToJson(one));
   if (layer >= 0) {
     json["gpu_loads"] = GpuLoads(explanation.measured, layer);
     json["gpu_loads_computed"] = GpuLoads(explanation.computed, layer);

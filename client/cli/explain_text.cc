@@ -8,9 +8,10 @@
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 
-#include "base/text.h"
 #include "client/cli/explanation.h"
 #include "client/cli/job_text.h"
+#include "client/cli/message_table.h"
+#include "client/cli/plan_text.h"
 #include "client/cli/text.h"
 #include "placement/backtest/candidate.h"
 #include "proto/wire/message_json.h"
@@ -66,35 +67,6 @@ std::string SettingsInForce(const v1::JobStatus& job, const Terminal& terminal) 
   return Section("Settings in force", terminal) + Indented(SettingsText(job.policy()), terminal);
 }
 
-std::string SwitchedText(const v1::Plan& plan) {
-  std::string text =
-      absl::StrFormat("plan %d, policy %s, decided on steps %d..%d, switched at step %d",
-                      plan.plan(), Printable(plan.policy()), plan.decided_first_step(),
-                      plan.decided_last_step(), plan.switched_step());
-  if (!plan.asked_by().empty())
-    absl::StrAppend(&text, ", asked for by ", Printable(plan.asked_by()));
-  return text;
-}
-
-// The prediction of the decision, and the result.
-std::string OutcomeText(const v1::Plan& plan) {
-  std::string text = absl::StrCat("balancedness ", ForecastText(ForecastOf(plan)));
-  if (plan.has_balancedness_seen()) {
-    absl::StrAppendFormat(&text, " on steps %d..%d", plan.seen_first_step(), plan.seen_last_step());
-  } else {
-    text += ", not seen yet on a whole window";
-  }
-  absl::StrAppend(&text, "; ", Counted(plan.transfers(), "transfer"));
-  if (plan.has_received_bytes()) {
-    absl::StrAppendFormat(&text, ", %.1f MB received",
-                          static_cast<double>(plan.received_bytes()) / 1e6);
-  }
-  if (plan.has_pause_seconds()) {
-    absl::StrAppend(&text, ", longest boundary ", Seconds(plan.pause_seconds()));
-  }
-  return text;
-}
-
 bool IsNewest(const Explanation& explanation, const v1::Plan& plan) {
   return !explanation.plans.empty() && explanation.plans.front().plan() == plan.plan();
 }
@@ -108,9 +80,8 @@ std::string PlacementText(const Explanation& explanation, const Terminal& termin
   const char* const heading = IsNewest(explanation, *plan)
                                   ? "Placement in force, by the newest decision"
                                   : "Placement in force";
-  return absl::StrCat(Section(heading, terminal), Indented(SwitchedText(*plan), terminal),
-                      Indented(Printable(plan->reason()), terminal),
-                      Indented(OutcomeText(*plan), terminal));
+  return absl::StrCat(Section(heading, terminal), Indented(Printable(plan->reason()), terminal),
+                      Indented(FigureList(*plan, PlanWords()), terminal));
 }
 
 // Empty if the newest decision led to the current placement, which is already described.
@@ -204,6 +175,10 @@ std::string SharesOfExpert(const Explanation& explanation, int32_t layer, int32_
                              : "a replica takes " + Percent(*share / replicas));
 }
 
+std::string NameOfTried(const v1::TriedCandidate& one) {
+  return one.name() == kNoPolicyName ? "do nothing" : Printable(one.name());
+}
+
 // The results that the candidates of a policy that chooses would have had; empty for another
 // policy.
 std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
@@ -213,26 +188,22 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
   std::ranges::stable_sort(order, [](const v1::TriedCandidate* a, const v1::TriedCandidate* b) {
     return a->net_seconds() > b->net_seconds();
   });
-  Table table({"", "candidate", ">net", ">balancedness", ">realized"});
+  std::vector<const google::protobuf::Message*> rows;
   size_t num_moving = 0;
   bool all_known = true;
   for (const v1::TriedCandidate* const one : order) {
     const bool idle = one->name() == kNoPolicyName;
-    const bool shown = idle || num_moving < kCandidatesShown || one->in_use();
-    if (!idle) ++num_moving;
-    if (!shown) continue;
+    if (!idle && ++num_moving > kCandidatesShown && !one->in_use()) continue;
     all_known = all_known && (idle || (one->has_net_seconds() && one->has_realized()));
-    table.rows.push_back(
-        {one->in_use() ? "*" : "", idle ? "do nothing" : Printable(one->name()),
-         OrDash(idle || one->has_net_seconds(), SecondsText(one->net_seconds())),
-         RatioText(one->balancedness(), 3),
-         OrDash(one->has_realized(), absl::StrFormat("%.0f %%", 100 * one->realized()))});
+    rows.push_back(one);
   }
-  std::string text =
-      absl::StrCat(Section(absl::StrFormat("Candidates of policy auto, back-tested on %s",
-                                           Counted(order.front()->windows(), "window")),
-                           terminal),
-                   FormatTable(table, terminal));
+  std::string text = absl::StrCat(
+      Section(absl::StrFormat("Candidates of policy auto, back-tested on %s",
+                              Counted(order.front()->windows(), "window")),
+              terminal),
+      FormatTable(
+          MessageTable(rows, terminal, {{"name", InWords<v1::TriedCandidate>(NameOfTried)}}),
+          terminal));
   std::string note =
       "* in use; net: seconds saved over these windows less migrations and replicas; realized: of "
       "predicted gains, what later windows showed";
@@ -248,20 +219,7 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
 
 std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal) {
   if (explanation.layers.empty()) return "";
-  Table table({">layer", ">model layer", absl::StrCat(">", explanation.shown_name()), ">hot GPU",
-               ">x mean", ">hot expert", ">of tokens", ">replicas"});
   const size_t shown = std::min(explanation.layers.size(), most);
-  for (const LayerFigures& figures : std::span(explanation.layers).first(shown)) {
-    table.rows.push_back(
-        {absl::StrCat(figures.layer),
-         figures.model_layer ? absl::StrCat(*figures.model_layer) : "-",
-         FigureText(figures.balancedness), absl::StrCat(figures.hottest_gpu),
-         absl::StrFormat("%.2f", figures.hottest_gpu_load), absl::StrCat(figures.hottest_expert),
-         Percent(figures.hottest_expert_share), absl::StrCat(figures.hottest_expert_replicas)});
-    // A layer without tokens has neither a hottest GPU nor a hottest expert.
-    if (!figures.balancedness) std::fill_n(table.rows.back().begin() + 3, 5, "-");
-  }
-  if (explanation.job.model_layers().empty()) Drop(table, "model layer");
   const std::string which =
       shown == explanation.layers.size()
           ? "Layers, worst first"
@@ -270,7 +228,7 @@ std::string WorstLayers(const Explanation& explanation, size_t most, const Termi
                                  explanation.load->window.first_step,
                                  explanation.load->window.last_step),
                  terminal) +
-         FormatTable(table, terminal);
+         FormatTable(MessageTable(std::span(explanation.layers).first(shown), terminal), terminal);
 }
 
 std::string DrawJobLoads(const Explanation& explanation, GpuPicture picture,

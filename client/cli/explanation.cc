@@ -25,26 +25,27 @@ absl::Status Keep(absl::StatusOr<T> answer, std::optional<T>& field) {
   return absl::OkStatus();
 }
 
-LayerFigures FiguresOf(const Explanation& explanation, int32_t layer) {
+v1::LayerFigures FiguresOf(const Explanation& explanation, int32_t layer) {
   const Evaluation& shown = *explanation.shown();
-  LayerFigures figures{.layer = layer, .balancedness = shown.balancedness[layer]};
+  v1::LayerFigures figures;
+  figures.set_layer(static_cast<uint32_t>(layer));
   if (layer < explanation.job.model_layers_size()) {
-    figures.model_layer = explanation.job.model_layers(layer);
+    figures.set_model_layer(explanation.job.model_layers(layer));
   }
+  const std::optional<double> balancedness = shown.balancedness[layer];
+  if (!balancedness) return figures;
+  figures.set_balancedness(*balancedness);
   const auto loads = shown.gpu_loads.row(layer);
   Eigen::Index gpu = 0;
-  const double most = loads.maxCoeff(&gpu);
-  figures.hottest_gpu = static_cast<int32_t>(gpu);
-  const double mean = loads.mean();
-  figures.hottest_gpu_load = mean > 0 ? most / mean : 1;
+  figures.set_hottest_gpu_load(loads.maxCoeff(&gpu) / loads.mean());
+  figures.set_hottest_gpu(static_cast<uint32_t>(gpu));
   const auto counts = explanation.load->window.load.counts().row(layer).cast<double>();
   Eigen::Index expert = 0;
-  const double hottest = counts.maxCoeff(&expert);
-  const double tokens = counts.sum();
-  figures.hottest_expert = static_cast<int32_t>(expert);
-  figures.hottest_expert_share = tokens > 0 ? hottest / tokens : 0;
-  figures.hottest_expert_replicas =
-      explanation.body->placement.ReplicaCount(LayerId{layer}, ExpertId{figures.hottest_expert});
+  figures.set_hottest_expert_share(counts.maxCoeff(&expert) / counts.sum());
+  figures.set_hottest_expert(static_cast<uint32_t>(expert));
+  figures.set_hottest_expert_replicas(
+      static_cast<uint32_t>(explanation.body->placement.ReplicaCount(
+          LayerId{layer}, ExpertId{static_cast<int32_t>(expert)})));
   return figures;
 }
 
@@ -125,9 +126,10 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
     explanation.layers.push_back(FiguresOf(explanation, layer));
   }
-  std::ranges::stable_sort(explanation.layers, [](const LayerFigures& a, const LayerFigures& b) {
-    return LessBalanced(a.balancedness, b.balancedness);
-  });
+  const auto known = [](const v1::LayerFigures& one) {
+    return one.has_balancedness() ? std::optional(one.balancedness()) : std::nullopt;
+  };
+  std::ranges::stable_sort(explanation.layers, LessBalanced, known);
   return absl::OkStatus();
 }
 

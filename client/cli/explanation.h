@@ -18,20 +18,9 @@
 #include "proto/wire/messages.h"
 
 #include "eplb/v1/query.pb.h"
+#include "eplb/v1/review.pb.h"
 
 namespace eplb::cli {
-
-// A layer in the newest window, from Explanation::shown().
-struct LayerFigures {
-  int32_t layer = 0;
-  std::optional<uint32_t> model_layer;  // the model's number, if the ranks reported it
-  std::optional<double> balancedness;   // absent without tokens
-  int32_t hottest_gpu = 0;
-  double hottest_gpu_load = 0;  // multiple of the mean
-  int32_t hottest_expert = 0;
-  double hottest_expert_share = 0;  // fraction of the layer's tokens
-  int32_t hottest_expert_replicas = 0;
-};
 
 struct Explanation {
   v1::JobStatus job;
@@ -44,7 +33,8 @@ struct Explanation {
   std::optional<Evaluation> computed;          // `body` under the load of that window
   std::optional<Evaluation> unmoved;           // the static layout under the same load
   std::optional<Evaluation> evaluated_before;  // `before` under the same load
-  std::vector<LayerFigures> layers;            // worst balanced first; empty without figures
+  // Figures of shown(), worst balanced first; empty without shown().
+  std::vector<v1::LayerFigures> layers;
 
   // The plan that led to the current version; null if none is known.
   const v1::Plan* switched() const;

@@ -7,6 +7,7 @@
 
 #include "base/text.h"
 #include "client/cli/text.h"
+#include "placement/decision/prediction.h"
 #include "proto/wire/convert.h"
 #include "proto/wire/message_json.h"
 #include "proto/wire/messages.h"
@@ -100,10 +101,6 @@ std::string RefusedText(const v1::JobStatus& job) {
       job.refusal()));
 }
 
-std::string RunText(const v1::JobStatus& job) {
-  return job.run_number() == 0 ? "-" : absl::StrCat(job.run_number());
-}
-
 std::string BalancednessText(const v1::JobStatus& job) {
   std::string text;
   if (!job.has_balancedness()) {
@@ -130,15 +127,6 @@ std::string BalancednessText(const v1::JobStatus& job) {
     absl::StrAppend(&text, " | ", PredictedText(forecast));
   }
   return text;
-}
-
-Forecast ForecastOf(const v1::Plan& plan) {
-  Forecast forecast{.measured = plan.balancedness_before(),
-                    .predicted = plan.balancedness_predicted(),
-                    .computed = !plan.has_prediction_error() && !plan.has_prediction_evidence()};
-  if (plan.has_prediction_error()) forecast.error = plan.prediction_error();
-  if (plan.has_balancedness_seen()) forecast.seen = plan.balancedness_seen();
-  return forecast;
 }
 
 SplitMode SplitOf(const v1::JobStatus& job) {

@@ -10,13 +10,11 @@
 #include <vector>
 
 #include "client/cli/terminal.h"
-#include "placement/decision/prediction.h"
 #include "placement/evaluate.h"
 
 namespace eplb::v1 {
 class CandidateStatus;
 class JobStatus;
-class Plan;
 class PolicySettings;
 }  // namespace eplb::v1
 
@@ -48,8 +46,6 @@ std::string RefusedText(const v1::JobStatus& job);
 // "measured 0.7275 on steps 200..249 | without EPLB 0.6300 | static 0.6200 | predicted 0.841 +-
 // 0.060, seen 0.810"; or "measured - (no tokens were counted in steps 200..249)".
 std::string BalancednessText(const v1::JobStatus& job);
-// Returns the balancedness that a decision measured and predicted, and that was seen afterwards.
-Forecast ForecastOf(const v1::Plan& plan);
 
 // The split of tokens that the job's figures assume: "objective: exact split per batch" or
 // "objective: equal shares"; a further clause if the measured figure assumes the other one. Empty
@@ -59,9 +55,6 @@ SplitMode SplitOf(const v1::JobStatus& job);
 
 // "name=balanced mode=apply ..": the keys and values that `eplbctl set policy` takes.
 std::string SettingsText(const v1::PolicySettings& settings);
-
-// The run's number; "-" before the job has one.
-std::string RunText(const v1::JobStatus& job);
 
 // Further sentences about the state, each on a line of its own that begins with `before`: how the
 // run ended, STALLED, WORSE, a run that waits, refused ranks, PAUSED, observe, GPU speeds, and the

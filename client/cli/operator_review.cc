@@ -71,12 +71,14 @@ double EndOf(const RunReport& report) {
 void HoldBack(const Brakes& brakes, int64_t first, int64_t last, OperatorReview& review) {
   if (!brakes.any() || first > last) return;
   const std::string why = brakes.paused ? "paused" : "observed only";
-  if (!review.held_back.empty() && review.held_back.back().why == why &&
-      review.held_back.back().last_step + 1 == first) {
-    review.held_back.back().last_step = last;
-  } else {
-    review.held_back.push_back({first, last, why});
+  auto& held_back = *review.changes.mutable_held_back();
+  if (held_back.empty() || held_back.rbegin()->why() != why ||
+      held_back.rbegin()->last_step() + 1 != first) {
+    v1::HeldBack& stretch = *held_back.Add();
+    stretch.set_first_step(first);
+    stretch.set_why(why);
   }
+  held_back.rbegin()->set_last_step(last);
   std::fill(review.decided.begin() + first, review.decided.begin() + last + 1, false);
 }
 
@@ -98,8 +100,13 @@ OperatorReview ReviewOperators(const RunReport& report, const std::optional<Logg
     first = std::max(first, step + 1);
     Apply(event, brakes);
     if (time < report.began_at) continue;
-    review.actions.push_back(
-        {step, event.name, event.actor, event.reason, event.before, event.after});
+    v1::OperatorAction& action = *review.changes.add_actions();
+    action.set_step(step);
+    action.set_name(event.name);
+    action.set_actor(event.actor);
+    action.set_reason(event.reason);
+    action.set_before(event.before);
+    action.set_after(event.after);
   }
   HoldBack(brakes, first, num_steps - 1, review);
   return review;

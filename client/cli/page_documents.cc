@@ -15,8 +15,6 @@
 #include "proto/wire/messages.h"
 #include "proto/wire/placement_json.h"
 
-#include "eplb/v1/query.pb.h"
-
 namespace eplb::cli {
 namespace {
 
@@ -72,12 +70,42 @@ int64_t NumbersOf(const Topology& shape) {
   return shape.num_layers() * (2 * experts + 2 * slots + 3 * gpus);
 }
 
+// Fields without presence whose 0 is a value.
+constexpr std::string_view kZeroIsKnown[] = {"base_version",
+                                             "chunks_committed",
+                                             "decided_first_step",
+                                             "first_step",
+                                             "has_loads",
+                                             "last_step",
+                                             "measured_first_step",
+                                             "num_chunks",
+                                             "rank",
+                                             "running_version",
+                                             "step",
+                                             "tokens",
+                                             "transfers",
+                                             "version",
+                                             "window",
+                                             "windows"};
+
 }  // namespace
 
-PageJson UnknownJson(const google::protobuf::Message& message) {
+PageJson KnownJson(const google::protobuf::Message& message) {
+  const google::protobuf::Descriptor& type = *message.GetDescriptor();
+  const google::protobuf::Reflection& values = *message.GetReflection();
   PageJson json = wire::ToJson(message);
-  for (PageJson& value : json) {
-    if (value.is_number() || value.is_boolean()) value = nullptr;
+  for (int i = 0; i < type.field_count(); ++i) {
+    const google::protobuf::FieldDescriptor* const field = type.field(i);
+    if (field->is_repeated() && field->message_type() != nullptr) {
+      for (int at = 0; at < values.FieldSize(message, field); ++at) {
+        json[field->name()][at] = KnownJson(values.GetRepeatedMessage(message, field, at));
+      }
+    }
+    if (field->is_repeated() || field->has_presence()) continue;
+    if (std::ranges::find(kZeroIsKnown, field->name()) != std::end(kZeroIsKnown)) continue;
+    PageJson& value = json[field->name()];
+    if (value == 0 || value == false) value = nullptr;
+    if (field->name() == "unix_micros" && value.is_null()) json["time"] = nullptr;
   }
   return json;
 }
@@ -89,14 +117,14 @@ PageDocuments::PageDocuments(std::string_view kind, std::string_view job, const 
       num_windows_(num_windows),
       first_window_(std::max<int64_t>(num_windows - kMaxPageWindows, 0)),
       num_with_loads_(
-          std::clamp<int64_t>(kMaxPageNumbers / NumbersOf(topology), 2, kMaxPageWindowsWithLoads)),
-      status_(UnknownJson(v1::JobStatus())) {
-  status_["job"] = job_;
-  status_["num_layers"] = topology.num_layers();
-  status_["num_logical_experts"] = topology.num_experts();
-  status_["num_slots"] = topology.num_slots();
-  status_["num_gpus"] = topology.num_gpus();
-  status_["num_nodes"] = topology.num_nodes();
+          std::clamp<int64_t>(kMaxPageNumbers / NumbersOf(topology), 2, kMaxPageWindowsWithLoads)) {
+  status_.set_job(job_);
+  v1::Shape& shape = *status_.mutable_shape();
+  shape.set_num_layers(static_cast<uint32_t>(topology.num_layers()));
+  shape.set_num_experts(static_cast<uint32_t>(topology.num_experts()));
+  shape.set_num_slots(static_cast<uint32_t>(topology.num_slots()));
+  shape.set_num_gpus(static_cast<uint32_t>(topology.num_gpus()));
+  shape.set_num_nodes(static_cast<uint32_t>(topology.num_nodes()));
 }
 
 bool PageDocuments::KeepsWindow(int64_t index) const { return index >= first_window_; }
@@ -116,46 +144,33 @@ std::string PageDocuments::PathOf(std::string_view what) const {
                       std::string(what));
 }
 
-void PageDocuments::AddWindow(const PageWindow& window, bool has_loads) {
-  const std::optional<int64_t> micros = window.completed_unix_micros;
-  windows_.push_back({{"window", window.window},
-                      {"completed", micros ? PageJson(wire::TimeText(*micros)) : PageJson()},
-                      {"completed_unix_micros", JsonOrNull(micros)},
-                      {"run_id", window.run_id},
-                      {"first_step", window.first_step},
-                      {"last_step", window.last_step},
-                      {"versions", window.versions},
-                      {"coverage", nullptr},
-                      {"step_seconds", JsonOrNull(window.step_seconds)},
-                      {"tokens", window.tokens},
-                      {"split", wire::SplitName(window.split)},
-                      {"balancedness", JsonOrNull(window.balancedness)},
-                      {"balancedness_equal", JsonOrNull(window.balancedness_equal)},
-                      {"balancedness_static", JsonOrNull(window.balancedness_static)},
-                      {"balancedness_without_eplb", JsonOrNull(window.balancedness_without_eplb)},
-                      {"has_loads", has_loads}});
+void PageDocuments::AddWindow(const v1::Window& window) {
+  const int64_t completed = window.completed_unix_micros();
+  windows_.push_back(KnownJson(window));
+  windows_.back()["completed"] = completed > 0 ? PageJson(wire::TimeText(completed)) : PageJson();
 }
 
-void PageDocuments::AddLoads(const PageWindow& window, const PageLoads& loads) {
+void PageDocuments::AddLoads(const v1::Window& window, const PageLoads& loads) {
+  const PageJson versions = wire::ToJson(window)["versions"];
   const PageJson head = {{"job", job_},
-                         {"window", window.window},
-                         {"first_step", window.first_step},
-                         {"last_step", window.last_step},
-                         {"versions", window.versions}};
-  PageJson& on_gpus = paths_[PathOf(absl::StrCat("gpu_loads?window=", window.window))];
+                         {"window", window.window()},
+                         {"first_step", window.first_step()},
+                         {"last_step", window.last_step()},
+                         {"versions", versions}};
+  PageJson& on_gpus = paths_[PathOf(absl::StrCat("gpu_loads?window=", window.window()))];
   on_gpus = head;
-  on_gpus["split"] = wire::SplitName(window.split);
+  on_gpus["split"] = window.split();
   on_gpus["gpu_loads"] = RowsJson(loads.on_gpus);
   on_gpus["gpu_loads_static"] = RowsJson(loads.on_gpus_static);
   for (int32_t layer = 0; layer < loads.load.num_layers(); ++layer) {
-    paths_[PathOf(absl::StrCat("load?layer=", layer, "&window=", window.window))] = {
+    paths_[PathOf(absl::StrCat("load?layer=", layer, "&window=", window.window()))] = {
         {"job", job_},
-        {"first_step", window.first_step},
-        {"last_step", window.last_step},
+        {"first_step", window.first_step()},
+        {"last_step", window.last_step()},
         {"first_layer", layer},
         {"load", PageJson::array({RowJson(loads.load.counts(), layer)})},
         {"gpu_loads", PageJson::array({RowJson(loads.on_gpus, layer)})},
-        {"versions", window.versions}};
+        {"versions", versions}};
   }
 }
 
@@ -172,24 +187,27 @@ void PageDocuments::AddPlacement(int64_t version, const Placement& placement) {
   }
 }
 
-absl::Status PageDocuments::AddTraffic(PageJson& plan, const Placement& before,
+absl::Status PageDocuments::AddTraffic(const v1::Plan& plan, const Placement& before,
                                        const Placement& after) {
   EPLB_ASSIGN_OR_RETURN(const Flows flows, FlowsBetween(before, after));
-  plan["transfers"] = flows.transfers;
-  const auto number = plan["plan"].get<int64_t>();
-  paths_[PathOf(absl::StrCat("traffic?plan=", number))] = {
+  paths_[PathOf(absl::StrCat("traffic?plan=", plan.plan()))] = {
       {"job", job_},
-      {"plan", number},
-      {"base_version", plan["base_version"]},
-      {"last_version", plan["last_version"]},
+      {"plan", plan.plan()},
+      {"base_version", plan.base_version()},
+      {"last_version", plan.last_version()},
       {"num_gpus", before.topology().num_gpus()},
       {"num_nodes", before.topology().num_nodes()},
       {"transfers", flows.transfers},
       {"cross_node_transfers", flows.cross_node_transfers},
-      {"received_bytes", plan["received_bytes"]},
+      {"received_bytes", plan.has_received_bytes() ? PageJson(plan.received_bytes()) : PageJson()},
       {"gpus", FlowsJson(flows.gpus)},
       {"nodes", FlowsJson(flows.nodes)}};
   return absl::OkStatus();
+}
+
+void PageDocuments::AddPlan(PageJson plan) {
+  if (plan["decided_last_step"].is_null()) plan["decided_first_step"] = nullptr;
+  plans_.push_back(std::move(plan));
 }
 
 void PageDocuments::BoundPlans() {
@@ -232,11 +250,13 @@ PageJson PageDocuments::Finish(std::string_view made) {
                              {"plans", PageJson(std::vector(plans_.rbegin(), plans_.rend()))}};
   paths_[PathOf("events")] = {{"job", job_},
                               {"events", PageJson(std::vector(events_.rbegin(), events_.rend()))}};
-  paths_[std::string(kJobs)] = {{"jobs", PageJson::array({status_})},
+  PageJson status = KnownJson(status_);
+  status.update(further_status_);
+  paths_[std::string(kJobs)] = {{"jobs", PageJson::array({status})},
                                 {"jobs_hidden", false},
                                 {"refusals", PageJson::array()},
                                 {"warnings", warnings_}};
-  paths_[PathOf("")] = std::move(status_);
+  paths_[PathOf("")] = std::move(status);
   PageJson paths = PageJson::object();
   auto& members = paths.get_ref<PageJson::object_t&>();
   // There are thousands of them, and operator[] would look each one up.

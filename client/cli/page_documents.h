@@ -5,26 +5,21 @@
 
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
+#include <google/protobuf/message.h>
 
-#include "base/json_or_null.h"
-#include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/placement.h"
 #include "placement/topology.h"
 
+#include "eplb/v1/query.pb.h"
 #include <nlohmann/json.hpp>
 #include <nlohmann/json_fwd.hpp>
-
-namespace google::protobuf {
-class Message;
-}
 
 namespace eplb::cli {
 
@@ -37,24 +32,6 @@ inline constexpr int64_t kMaxPageNumbers = 2'000'000;     // in loads and placem
 inline constexpr size_t kMaxPagePlans = 1000;   // the newest that moved something, then others
 inline constexpr size_t kMaxPageEvents = 1000;  // the newest
 
-// One window's line; an absent value is not known.
-struct PageWindow {
-  int64_t window = 0;
-  std::optional<int64_t> completed_unix_micros;
-  std::string run_id;
-  int64_t first_step = 0;
-  int64_t last_step = 0;
-  std::vector<int64_t> versions;  // versions that its steps ran under, rising
-  std::optional<double> step_seconds;
-  int64_t tokens = 0;                   // sum over all layers
-  SplitMode split = SplitMode::kEqual;  // split behind `balancedness`
-  // Absent without tokens.
-  std::optional<double> balancedness;
-  std::optional<double> balancedness_equal;         // equal shares, the same placements
-  std::optional<double> balancedness_static;        // equal shares, the static layout
-  std::optional<double> balancedness_without_eplb;  // one slot per expert (without_eplb.h)
-};
-
 // Tokens of a window: [L, E], and [L, G] in equal shares under its placements and the static
 // layout.
 struct PageLoads {
@@ -62,6 +39,9 @@ struct PageLoads {
   const RealMatrix& on_gpus;
   const RealMatrix& on_gpus_static;
 };
+
+// The keys of a message of which only what is set is known: other numbers and booleans are null.
+PageJson KnownJson(const google::protobuf::Message& message);
 
 // One job of one page. threads: a value, not safe.
 class PageDocuments {
@@ -74,24 +54,25 @@ class PageDocuments {
   bool KeepsWindow(int64_t index) const;
   bool KeepsLoads(int64_t index) const;
 
-  // By rising `window`. loads: null where they are not kept.
-  void AddWindow(const PageWindow& window, bool has_loads);
-  void AddLoads(const PageWindow& window, const PageLoads& loads);
+  // By rising `window`.
+  void AddWindow(const v1::Window& window);
+  void AddLoads(const v1::Window& window, const PageLoads& loads);
   // Each version once; further calls change nothing.
   void AddPlacement(int64_t version, const Placement& placement);
-  // plan: a document of AddPlan, whose key "transfers" it sets; what it moved is what leads from
-  // `before` to `after`. errors: as PlanMigration.
-  absl::Status AddTraffic(PageJson& plan, const Placement& before, const Placement& after);
-  // Oldest first; keys of v1.Plan and v1.JobEvent.
-  void AddPlan(PageJson plan) { plans_.push_back(std::move(plan)); }
-  void AddEvent(PageJson event) { events_.push_back(std::move(event)); }
+  // Adds the transfers that lead from one placement to the other. errors: as PlanMigration.
+  absl::Status AddTraffic(const v1::Plan& plan, const Placement& before, const Placement& after);
+  // Oldest first. plan: KnownJson of a v1::Plan, and further keys.
+  void AddPlan(PageJson plan);
+  void AddEvent(const v1::JobEvent& event) { events_.push_back(KnownJson(event)); }
   void AddWarning(std::string text) { warnings_.push_back(std::move(text)); }
   // This panel is left out: the source does not know anything of it.
   void LeaveOut(std::string_view panel) { left_out_.emplace_back(panel); }
 
   const std::string& job() const { return job_; }
-  // A v1.JobStatus with the job's name and shape; other fields are not known until they are set.
-  PageJson& status() { return status_; }
+  // Has the job's name and shape; other fields are not known until they are set.
+  v1::JobStatus& status() { return status_; }
+  // Keys of the page alone, and values that v1::JobStatus cannot have.
+  PageJson& further_status() { return further_status_; }
 
   // made: of the line on the page, "by eplbctl 0.1.0 from build/demo".
   PageJson Finish(std::string_view made);
@@ -106,7 +87,8 @@ class PageDocuments {
   int64_t num_windows_;
   int64_t first_window_;  // index of the oldest that is kept
   int64_t num_with_loads_;
-  PageJson status_;
+  v1::JobStatus status_;
+  PageJson further_status_ = PageJson::object();
   std::map<std::string, PageJson> paths_;
   PageJson windows_ = PageJson::array();
   std::vector<PageJson> plans_;
@@ -114,9 +96,6 @@ class PageDocuments {
   std::vector<std::string> warnings_;
   std::vector<std::string> left_out_;
 };
-
-// The keys of a message with nothing known: numbers and booleans null, texts and lists empty.
-PageJson UnknownJson(const google::protobuf::Message& message);
 
 // Returns the daemon's web page as one file, with the documents that it shows.
 // documents: as PageDocuments gives them; bytes in them that are not UTF-8 are replaced.

@@ -14,8 +14,6 @@
 #include "placement/evaluate.h"
 #include "proto/wire/messages.h"
 
-#include "eplb/v1/query.pb.h"
-
 namespace eplb::cli {
 namespace {
 
@@ -51,20 +49,22 @@ absl::Status ReplayPage::AddWindow(int64_t t, const ReplayRow& row, const Placem
   const Load& load = trace_.windows[static_cast<size_t>(t)];
   const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
   EPLB_ASSIGN_OR_RETURN(const Evaluation equal, Evaluate(load, placement));
-  const PageWindow window{.window = t,
-                          .first_step = steps.first,
-                          .last_step = steps.last,
-                          .versions = {version_},
-                          .step_seconds = {},
-                          .tokens = load.counts().sum(),
-                          .split = replay_.split,
-                          .balancedness = row.balancedness,
-                          .balancedness_equal = equal.mean_balancedness,
-                          .balancedness_static = row.balancedness_static,
-                          .balancedness_without_eplb = row.balancedness_without_eplb};
-  const bool keeps = documents_.KeepsLoads(t);
-  documents_.AddWindow(window, keeps);
-  if (!keeps) return absl::OkStatus();
+  v1::Window window;
+  window.set_window(t);
+  window.set_first_step(steps.first);
+  window.set_last_step(steps.last);
+  window.add_versions(version_);
+  window.set_tokens(load.counts().sum());
+  window.set_split(wire::SplitName(replay_.split));
+  window.set_has_loads(documents_.KeepsLoads(t));
+  if (row.balancedness) {  // a window without tokens has none of the four
+    window.set_balancedness(*row.balancedness);
+    window.set_balancedness_equal(equal.mean_balancedness.value_or(0));
+    window.set_balancedness_static(row.balancedness_static.value_or(0));
+    window.set_balancedness_without_eplb(row.balancedness_without_eplb.value_or(0));
+  }
+  documents_.AddWindow(window);
+  if (!window.has_loads()) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const Evaluation still, Evaluate(load, unmoved_));
   documents_.AddLoads(window, {load, equal.gpu_loads, still.gpu_loads});
   documents_.AddPlacement(version_, placement);
@@ -73,82 +73,85 @@ absl::Status ReplayPage::AddWindow(int64_t t, const ReplayRow& row, const Placem
 
 absl::Status ReplayPage::AddPlan(int64_t t, const ReplayRow& row, const Placement& placement) {
   const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
-  PageJson plan = UnknownJson(v1::Plan());
-  plan["plan"] = t;
-  plan["policy"] = options_.policy.name;
-  plan["result"] = row.rebalanced ? "rebalanced" : "kept";
-  plan["decided_by"] = NameOf(*row.rule);
-  plan["reason"] = row.reason;
-  plan["split"] = wire::SplitName(replay_.split);
-  plan["base_version"] = version_;
+  v1::Plan plan;
+  plan.set_plan(t);
+  plan.set_policy(options_.policy.name);
+  plan.set_reason(row.reason);
+  plan.set_split(wire::SplitName(replay_.split));
+  plan.set_base_version(version_);
   if (!options_.policy.chooses) {
     const int64_t oldest = std::max<int64_t>(t - replay_.history, 0);
-    plan["decided_first_step"] = trace_.steps[static_cast<size_t>(oldest)].first;
-    plan["decided_last_step"] = trace_.steps[static_cast<size_t>(t - 1)].last;
+    plan.set_decided_first_step(trace_.steps[static_cast<size_t>(oldest)].first);
+    plan.set_decided_last_step(trace_.steps[static_cast<size_t>(t - 1)].last);
   }
   if (row.prediction) {
-    plan["balancedness_predicted"] = row.prediction->balancedness;
-    plan["prediction_error"] = JsonOrNull(row.prediction->error);
-    plan["prediction_evidence"] = row.prediction->evidence;
+    plan.set_balancedness_predicted(row.prediction->balancedness);
+    if (row.prediction->error) plan.set_prediction_error(*row.prediction->error);
+    plan.set_prediction_evidence(row.prediction->evidence);
   }
-  plan["num_chunks"] = row.rebalanced ? 1 : 0;
-  plan["chunks_committed"] = row.rebalanced ? 1 : 0;
   last_reason_ = row.reason;
   if (row.rebalanced) {
-    ++version_;
-    plan["first_version"] = version_;
-    plan["last_version"] = version_;
-    plan["switched_step"] = trace_.steps[static_cast<size_t>(t - 1)].last;
-    plan["balancedness_seen"] = JsonOrNull(row.balancedness);
+    plan.set_num_chunks(1);
+    plan.set_chunks_committed(1);
+    plan.set_first_version(++version_);
+    plan.set_last_version(version_);
+    plan.set_switched_step(trace_.steps[static_cast<size_t>(t - 1)].last);
+    plan.set_transfers(row.transfers);
     if (row.balancedness) {
-      plan["seen_first_step"] = steps.first;
-      plan["seen_last_step"] = steps.last;
+      plan.set_balancedness_seen(*row.balancedness);
+      plan.set_seen_first_step(steps.first);
+      plan.set_seen_last_step(steps.last);
     }
     if (replay_.costs.priced()) {
-      plan["received_bytes"] = row.bytes;
-      plan["migration_seconds"] = row.migration_seconds;
+      plan.set_received_bytes(row.bytes);
+      plan.set_migration_seconds(row.migration_seconds);
     }
     EPLB_RETURN_IF_ERROR(documents_.AddTraffic(plan, newest_, placement));
   }
-  documents_.AddPlan(std::move(plan));
+  PageJson json = KnownJson(plan);
+  json["result"] = row.rebalanced ? "rebalanced" : "kept";
+  json["decided_by"] = NameOf(*row.rule);
+  documents_.AddPlan(std::move(json));
   return absl::OkStatus();
 }
 
 void ReplayPage::SetJob(const ReplayResult& result) {
   const ReplaySummary& summary = result.summary;
-  PageJson& job = documents_.status();
-  job["state"] = "REPLAYED";
-  job["end_reason"] = absl::StrFormat(
+  v1::JobStatus& job = documents_.status();
+  job.set_end_reason(absl::StrFormat(
       "Replayed, nothing ran: policy %s decided on %s. Balancedness is %s, without EPLB %s "
       "(computed, mean of the windows with tokens).",
       options_.policy.name, Counted(std::ssize(trace_.windows), "window"),
       FigureText(summary.balancedness_mean, 3),
-      FigureText(summary.balancedness_without_eplb_mean, 3));
-  job["step"] = trace_.steps.back().last;
-  job["version"] = version_;
-  job["digest"] = DigestOf(newest_).Hex();
-  job["balancedness"] = JsonOrNull(summary.balancedness_mean);
-  job["balancedness_static"] = JsonOrNull(summary.balancedness_static_mean);
-  job["balancedness_without_eplb"] = JsonOrNull(summary.balancedness_without_eplb_mean);
-  job["measured_first_step"] = trace_.steps.front().first;
-  job["measured_last_step"] = trace_.steps.back().last;
-  job["split"] = wire::SplitName(replay_.split);
-  job["measured_split"] = wire::SplitName(replay_.split);
-  job["last_reason"] = last_reason_;
-  job["policy"] = {{"name", options_.policy.name}, {"mode", ""}};
-  if (peaks_without_eplb_ > 0) job["peak_fall"] = 1 - peaks_ / peaks_without_eplb_;
-  const bool has_tokens = summary.balancedness_mean.has_value();
-  if (replay_.costs.token_seconds > 0 && has_tokens) job["saved_seconds"] = summary.seconds_saved;
-  if (replay_.costs.priced()) job["spent_seconds"] = summary.seconds_spent;
-  for (const CandidateScore& one : result.candidates) {
-    job["candidates"].push_back(
-        {{"name", NameOf(one.candidate)},
-         {"in_use", nullptr},
-         {"windows", one.windows},
-         {"balancedness", JsonOrNull(one.balancedness)},
-         {"net_seconds", replay_.costs.token_seconds > 0 ? PageJson(one.total()) : PageJson()},
-         {"realized", JsonOrNull(one.realized)}});
+      FigureText(summary.balancedness_without_eplb_mean, 3)));
+  job.set_step(trace_.steps.back().last);
+  job.set_version(version_);
+  const Digest digest = DigestOf(newest_);
+  job.set_digest(std::string(digest.bytes.begin(), digest.bytes.end()));
+  if (summary.balancedness_mean) {
+    job.set_balancedness(*summary.balancedness_mean);
+    job.set_balancedness_static(summary.balancedness_static_mean.value_or(0));
+    job.set_balancedness_without_eplb(summary.balancedness_without_eplb_mean.value_or(0));
+    if (replay_.costs.token_seconds > 0) job.set_saved_seconds(summary.seconds_saved);
   }
+  if (replay_.costs.priced()) job.set_spent_seconds(summary.seconds_spent);
+  job.set_measured_first_step(trace_.steps.front().first);
+  job.set_measured_last_step(trace_.steps.back().last);
+  job.set_split(wire::SplitName(replay_.split));
+  job.set_measured_split(job.split());
+  job.set_last_reason(last_reason_);
+  job.mutable_policy()->set_name(options_.policy.name);
+  for (const CandidateScore& one : result.candidates) {
+    v1::TriedCandidate& candidate = *job.add_candidates();
+    candidate.set_name(NameOf(one.candidate));
+    candidate.set_windows(one.windows);
+    if (one.balancedness) candidate.set_balancedness(*one.balancedness);
+    if (replay_.costs.token_seconds > 0) candidate.set_net_seconds(one.total());
+    if (one.realized) candidate.set_realized(*one.realized);
+  }
+  PageJson& further = documents_.further_status();
+  further["state"] = "REPLAYED";
+  if (peaks_without_eplb_ > 0) further["peak_fall"] = 1 - peaks_ / peaks_without_eplb_;
 }
 
 PageJson ReplayPage::Finish(const ReplayResult& result) {

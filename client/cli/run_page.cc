@@ -8,26 +8,23 @@
 
 #include "absl/strings/str_cat.h"
 
-#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/cli/page_documents.h"
 #include "client/cli/report_forms.h"
 #include "placement/evaluate.h"
 #include "placement/replay/run_figures.h"
 #include "placement/without_eplb.h"
-#include "proto/wire/message_json.h"
-#include "proto/wire/messages.h"
 
 #include "eplb/v1/query.pb.h"
 
 namespace eplb::cli {
 namespace {
 
-constexpr size_t kMaxProblems = 20;
+constexpr int kMaxProblems = 20;
 
-// The end of a step on rank 0's wall clock; none: run.json does not know it.
-std::optional<int64_t> EndOfStep(const RunReport& report, int64_t step) {
-  if (report.began_at <= 0 || step < 0 || step >= std::ssize(report.steps)) return std::nullopt;
+// The end of a step on rank 0's wall clock; 0: run.json does not know it.
+int64_t EndOfStep(const RunReport& report, int64_t step) {
+  if (report.began_at <= 0 || step < 0 || step >= std::ssize(report.steps)) return 0;
   const StepRecord& record = report.steps[static_cast<size_t>(step)];
   return std::llround((report.began_at + record.began + record.seconds) * 1e6);
 }
@@ -35,12 +32,13 @@ std::optional<int64_t> EndOfStep(const RunReport& report, int64_t step) {
 // One run on its way into documents. threads: a value, not safe.
 class RunPageMaker {
  public:
-  RunPageMaker(const RunDirectory& run, const RunReview& review)
+  RunPageMaker(const RunDirectory& run, const v1::RunReview& review)
       : run_(run),
         review_(review),
         steps_(run.step_loads),
-        window_steps_(
-            std::max<int64_t>(std::min(review.window_steps, std::ssize(run.step_loads)), 1)),
+        window_steps_(std::max<int64_t>(
+            std::min(review.balancedness().hindsight_window_steps(), std::ssize(run.step_loads)),
+            1)),
         topology_(run.placements.front().placement.topology()),
         unmoved_(Placement::Static(topology_)),
         documents_("run", run.report.job, topology_, NumWindows()) {
@@ -56,19 +54,20 @@ class RunPageMaker {
     EPLB_RETURN_IF_ERROR(AddPlans());
     AddEvents();
     SetJob();
-    for (size_t i = 0; i < std::min(review_.problems.size(), kMaxProblems); ++i) {
-      documents_.AddWarning(absl::StrCat("Not verified: ", review_.problems[i]));
+    for (int i = 0; i < std::min(review_.problems_size(), kMaxProblems); ++i) {
+      documents_.AddWarning(absl::StrCat("Not verified: ", review_.problems(i)));
     }
-    if (review_.problems.size() > kMaxProblems) {
+    if (review_.problems_size() > kMaxProblems) {
       documents_.AddWarning(
-          absl::StrCat("Not verified: ", review_.problems.size() - kMaxProblems, " more problems"));
+          absl::StrCat("Not verified: ", review_.problems_size() - kMaxProblems, " more problems"));
     }
     return documents_.Finish(absl::StrCat("by eplbctl ", EPLB_VERSION, " from ", from));
   }
 
  private:
-  std::vector<LoggedPlacement>::const_iterator Placed(int64_t version) const {
-    return std::ranges::find(run_.placements, version, &LoggedPlacement::version);
+  // REQUIRES: run.placements has the version.
+  const Placement& Placed(int64_t version) const {
+    return std::ranges::find(run_.placements, version, &LoggedPlacement::version)->placement;
   }
   int64_t NumWindows() const { return (std::ssize(steps_) + window_steps_ - 1) / window_steps_; }
 
@@ -76,13 +75,15 @@ class RunPageMaker {
     const StepSpan span{.first = index * window_steps_,
                         .last = std::min((index + 1) * window_steps_, std::ssize(steps_)) - 1};
     RealMatrix on_gpus = RealMatrix::Zero(topology_.num_layers(), topology_.num_gpus());
-    PageWindow window{.window = index + 1,
-                      .completed_unix_micros = EndOfStep(run_.report, span.last),
-                      .run_id = run_.report.run_id,
-                      .first_step = span.first,
-                      .last_step = span.last,
-                      .step_seconds = SecondsOfStep(span),
-                      .split = review_.split};
+    v1::Window window;
+    window.set_window(index + 1);
+    window.set_completed_unix_micros(EndOfStep(run_.report, span.last));
+    window.set_run_id(run_.report.run_id);
+    window.set_first_step(span.first);
+    window.set_last_step(span.last);
+    window.set_split(review_.split());
+    window.set_has_loads(documents_.KeepsLoads(index));
+    if (const auto seconds = SecondsOfStep(span)) window.set_step_seconds(*seconds);
     for (size_t i = 0; i < in_force_.size(); ++i) {
       const int64_t first = std::max(span.first, in_force_[i].step);
       const int64_t end = i + 1 < in_force_.size() ? in_force_[i + 1].step : std::ssize(steps_);
@@ -91,28 +92,38 @@ class RunPageMaker {
       EPLB_ASSIGN_OR_RETURN(const Load part, SumLoads(steps_, first, last));
       EPLB_ASSIGN_OR_RETURN(const Evaluation ran, Evaluate(part, in_force_[i].placement));
       on_gpus += ran.gpu_loads;
-      window.versions.push_back(run_.placements[i].version);
+      window.add_versions(run_.placements[i].version);
     }
     EPLB_ASSIGN_OR_RETURN(const Load load, SumLoads(steps_, span.first, span.last));
     EPLB_ASSIGN_OR_RETURN(const Evaluation still, Evaluate(load, unmoved_));
-    EPLB_ASSIGN_OR_RETURN(window.balancedness,
-                          MeasuredBalancedness(steps_, in_force_, span, review_.split));
-    EPLB_ASSIGN_OR_RETURN(window.balancedness_equal, MeasuredBalancedness(steps_, in_force_, span));
-    EPLB_ASSIGN_OR_RETURN(window.balancedness_static,
-                          LayoutBalancedness(steps_, span, review_.split, [this](const Load& one) {
-                            return Evaluate(one, unmoved_);
-                          }));
-    EPLB_ASSIGN_OR_RETURN(window.balancedness_without_eplb,
-                          LayoutBalancedness(steps_, span, review_.split, [this](const Load& one) {
-                            return EvaluateWithoutEplb(one, topology_.num_gpus());
-                          }));
-    window.tokens = load.counts().sum();
-    const bool keeps = documents_.KeepsLoads(index);
-    documents_.AddWindow(window, keeps);
-    if (!keeps) return absl::OkStatus();
+    window.set_tokens(load.counts().sum());
+    EPLB_RETURN_IF_ERROR(MeasureWindow(span, window));
+    documents_.AddWindow(window);
+    if (!window.has_loads()) return absl::OkStatus();
     documents_.AddLoads(window, {load, on_gpus, still.gpu_loads});
-    const auto newest = Placed(window.versions.back());
-    documents_.AddPlacement(newest->version, newest->placement);
+    const int64_t newest = *window.versions().rbegin();
+    documents_.AddPlacement(newest, Placed(newest));
+    return absl::OkStatus();
+  }
+
+  absl::Status MeasureWindow(const StepSpan& span, v1::Window& window) const {
+    EPLB_ASSIGN_OR_RETURN(const std::optional<double> measured,
+                          MeasuredBalancedness(steps_, in_force_, span, run_.report.split));
+    EPLB_ASSIGN_OR_RETURN(const std::optional<double> equal,
+                          MeasuredBalancedness(steps_, in_force_, span));
+    EPLB_ASSIGN_OR_RETURN(
+        const std::optional<double> unmoved,
+        LayoutBalancedness(steps_, span, run_.report.split,
+                           [this](const Load& one) { return Evaluate(one, unmoved_); }));
+    EPLB_ASSIGN_OR_RETURN(
+        const std::optional<double> without,
+        LayoutBalancedness(steps_, span, run_.report.split, [this](const Load& one) {
+          return EvaluateWithoutEplb(one, topology_.num_gpus());
+        }));
+    if (measured) window.set_balancedness(*measured);
+    if (equal) window.set_balancedness_equal(*equal);
+    if (unmoved) window.set_balancedness_static(*unmoved);
+    if (without) window.set_balancedness_without_eplb(*without);
     return absl::OkStatus();
   }
 
@@ -127,152 +138,103 @@ class RunPageMaker {
   }
 
   absl::Status AddPlans() {
-    const std::vector<std::vector<SwitchRecord>> chunks = ByDecision(run_.report.switches);
-    const bool numbered =
-        std::ranges::all_of(chunks, [](const auto& one) { return one.front().decision > 0; });
-    for (size_t i = 0; i < chunks.size(); ++i) {
-      const RunDecision& decision = review_.decisions[i];
-      PageJson plan = PlanJson(decision);
-      plan["plan"] = numbered ? decision.decision : static_cast<int64_t>(i + 1);
-      plan["num_chunks"] = chunks[i].size();
-      plan["chunks_committed"] = chunks[i].size();
-      const auto first = Placed(chunks[i].front().version);
-      const auto last = Placed(chunks[i].back().version);
-      if (first == run_.placements.begin() || first == run_.placements.end() ||
-          last == run_.placements.end()) {
-        return InvalidInput("run.json switched to version ", chunks[i].front().version,
-                            ", expected placements.jsonl to have it and one before it");
-      }
-      plan["base_version"] = std::prev(first)->version;
-      plan["first_version"] = first->version;
-      plan["last_version"] = last->version;
+    for (const v1::RunDecision& decision : review_.decisions()) {
+      const v1::Plan& plan = decision.plan();
       EPLB_RETURN_IF_ERROR(
-          documents_.AddTraffic(plan, std::prev(first)->placement, last->placement));
-      documents_.AddPlan(std::move(plan));
+          documents_.AddTraffic(plan, Placed(plan.base_version()), Placed(plan.last_version())));
+      PageJson json = DecisionJson(decision);
+      const int64_t switched = EndOfStep(run_.report, plan.switched_step());
+      json["switched_unix_micros"] = switched > 0 ? PageJson(switched) : PageJson();
+      documents_.AddPlan(std::move(json));
     }
     return absl::OkStatus();
   }
 
-  // A decision as the review has it. It was committed, for the run switched.
-  PageJson PlanJson(const RunDecision& decision) const {
-    PageJson plan = UnknownJson(v1::Plan());
-    const int64_t switched = decision.switch_steps.back();
-    const std::optional<int64_t> switched_at = EndOfStep(run_.report, switched);
-    plan["policy"] = decision.policy;
-    plan["result"] = wire::EnumText(v1::PLAN_RESULT_COMMITTED);
-    plan["reason"] = decision.reason;
-    plan["asked_by"] = decision.asked_by;
-    plan["switched_step"] = switched;
-    plan["switched_unix_micros"] = JsonOrNull(switched_at);
-    plan["received_bytes"] = decision.bytes_moved;
-    plan["pause_seconds"] = decision.pause_seconds;
-    plan["split"] = wire::SplitName(review_.split);
-    if (decision.decided_first_step <= decision.decided_last_step) {
-      plan["decided_first_step"] = decision.decided_first_step;
-      plan["decided_last_step"] = decision.decided_last_step;
-      plan["balancedness_before"] = JsonOrNull(decision.before);
-      plan["balancedness_computed"] = JsonOrNull(decision.computed);
-    }
-    plan["balancedness_seen"] = JsonOrNull(decision.until_next);
-    if (decision.until_next) {
-      plan["seen_first_step"] = decision.until_next_first_step;
-      plan["seen_last_step"] = decision.until_next_last_step;
-    }
-    SetDecidedAt(plan);
-    return plan;
-  }
-
-  // The daemon's own line of it, where there is one, knows when.
-  void SetDecidedAt(PageJson& plan) const {
-    if (!run_.events) return;
-    for (const LoggedEvent& event : run_.events->events) {
-      if (event.name != "proposed" || plan["reason"] != event.reason) continue;
-      plan["unix_micros"] = event.unix_micros;
-      plan["time"] = wire::TimeText(event.unix_micros);
-      return;
-    }
-  }
-
   void AddEvents() {
     if (!run_.events) return;
-    for (const LoggedEvent& event : run_.events->events) {
-      PageJson json = UnknownJson(v1::JobEvent());
-      json["sequence"] = event.sequence;
-      json["unix_micros"] = event.unix_micros;
-      json["time"] = wire::TimeText(event.unix_micros);
-      json["job"] = run_.events->job;
-      json["name"] = event.name;
-      json["reason"] = event.reason;
-      json["actor"] = event.actor;
-      json["before"] = event.before;
-      json["after"] = event.after;
-      documents_.AddEvent(std::move(json));
+    for (const LoggedEvent& logged : run_.events->events) {
+      v1::JobEvent event;
+      event.set_sequence(logged.sequence);
+      event.set_unix_micros(logged.unix_micros);
+      event.set_job(run_.events->job);
+      event.set_name(logged.name);
+      event.set_reason(logged.reason);
+      event.set_actor(logged.actor);
+      event.set_before(logged.before);
+      event.set_after(logged.after);
+      documents_.AddEvent(event);
     }
   }
 
   void SetJob() {
-    PageJson& job = documents_.status();
+    v1::JobStatus& job = documents_.status();
     const RunReport& report = run_.report;
-    job["run_id"] = report.run_id;
-    job["state"] =
-        wire::EnumText(report.error.empty() ? v1::JOB_STATE_FINISHED : v1::JOB_STATE_FAILED);
-    job["end_reason"] = report.error;
-    job["world_size"] = report.world_size;
-    job["step"] = std::ssize(steps_) - 1;
-    job["version"] = run_.placements.back().version;
-    job["digest"] = run_.placements.back().digest.Hex();
-    job["balancedness"] = JsonOrNull(review_.run.balancedness);
-    job["balancedness_without_eplb"] = JsonOrNull(review_.without_eplb.balancedness);
-    job["balancedness_static"] = JsonOrNull(review_.unmoved.balancedness);
-    job["measured_first_step"] = review_.compared_first_step;
-    job["measured_last_step"] = std::ssize(steps_) - 1;
-    job["split"] = wire::SplitName(review_.split);
-    job["measured_split"] = wire::SplitName(review_.split);
-    job["peak_fall"] = JsonOrNull(review_.time_saved());
-    if (!report.steps.empty()) job["spent_seconds"] = review_.time.boundary_seconds;
-    if (review_.time.modelled && review_.time_saved()) {
-      job["saved_seconds"] = review_.without_eplb.total_seconds - review_.run.total_seconds;
+    job.set_run_id(report.run_id);
+    job.set_state(report.error.empty() ? v1::JOB_STATE_FINISHED : v1::JOB_STATE_FAILED);
+    job.set_end_reason(report.error);
+    job.set_world_size(static_cast<uint32_t>(report.world_size));
+    job.set_step(std::ssize(steps_) - 1);
+    job.set_version(run_.placements.back().version);
+    const Digest& digest = run_.placements.back().digest;
+    job.set_digest(std::string(digest.bytes.begin(), digest.bytes.end()));
+    const v1::RunComparison& rows = review_.comparison();
+    if (review_.balancedness().has_run()) {  // otherwise no step has tokens
+      job.set_balancedness(review_.balancedness().run());
+      job.set_balancedness_without_eplb(review_.balancedness().without_eplb());
+      job.set_balancedness_static(review_.balancedness().static_());
+    }
+    job.set_measured_first_step(rows.first_step());
+    job.set_measured_last_step(job.step());
+    job.set_split(review_.split());
+    job.set_measured_split(job.split());
+    if (review_.time().modelled() && review_.has_time_saved()) {
+      job.set_saved_seconds(rows.without_eplb_predicted().total_seconds() -
+                            rows.run().total_seconds());
     }
     if (!report.steps.empty()) {
-      job["step_seconds"] =
-          review_.time.measured_seconds / static_cast<double>(report.steps.size());
+      job.set_spent_seconds(review_.time().boundary_seconds());
+      job.set_step_seconds(review_.time().measured_seconds() /
+                           static_cast<double>(report.steps.size()));
     }
-    if (!review_.decisions.empty()) job["last_reason"] = review_.decisions.back().reason;
-    job["policy"] = {{"name", PolicyOfAll()}, {"mode", ""}};
-    job["events_known"] = run_.events.has_value();
-    for (const RankHistory& history : run_.histories) job["ranks"].push_back(RankJson(history));
+    if (!review_.decisions().empty()) {
+      job.set_last_reason(review_.decisions().rbegin()->plan().reason());
+    }
+    job.mutable_policy()->set_name(PolicyOfAll());
+    for (const RankHistory& history : run_.histories) SetRank(history, *job.add_ranks());
+    PageJson& further = documents_.further_status();
+    further["peak_fall"] = review_.has_time_saved() ? PageJson(review_.time_saved()) : PageJson();
+    further["events_known"] = review_.has_operators();
   }
 
   // The policy that made each decision; empty: there were several, or none.
   std::string PolicyOfAll() const {
     std::string name;
-    for (const RunDecision& decision : review_.decisions) {
-      if (decision.policy == kRollbackPolicy) continue;
-      if (!name.empty() && decision.policy != name) return "";
-      name = decision.policy;
+    for (const v1::RunDecision& decision : review_.decisions()) {
+      const std::string& policy = decision.plan().policy();
+      if (policy == kRollbackPolicy) continue;
+      if (!name.empty() && policy != name) return "";
+      name = policy;
     }
     return name;
   }
 
-  PageJson RankJson(const RankHistory& history) const {
-    PageJson rank = UnknownJson(v1::RankStatus());
-    rank["rank"] = history.rank.value;
-    rank["transport"] = {{"name", run_.report.transport}};
-    const bool stopped = history.records.back().kind == HistoryRecord::Kind::kStop;
-    rank["state"] = wire::EnumText(stopped ? v1::RANK_STATE_FINISHED : v1::RANK_STATE_LOST);
+  void SetRank(const RankHistory& history, v1::RankStatus& rank) const {
+    using Kind = HistoryRecord::Kind;
+    rank.set_rank(static_cast<uint32_t>(history.rank.value));
+    rank.mutable_transport()->set_name(run_.report.transport);
+    const bool stopped = history.records.back().kind == Kind::kStop;
+    rank.set_state(stopped ? v1::RANK_STATE_FINISHED : v1::RANK_STATE_LOST);
     for (const HistoryRecord& record : history.records) {
-      using Kind = HistoryRecord::Kind;
       if (record.kind == Kind::kStart || record.kind == Kind::kCommit) {
-        rank["running_version"] = record.version;
+        rank.set_running_version(record.version);
       }
-      if (record.kind == Kind::kPrepared) rank["prepared_version"] = record.version;
-      if (record.kind == Kind::kStep) rank["step"] = record.last_step;
+      if (record.kind == Kind::kPrepared) rank.set_prepared_version(record.version);
+      if (record.kind == Kind::kStep) rank.set_step(record.last_step);
     }
-    return rank;
   }
 
   const RunDirectory& run_;
-  const RunReview& review_;
+  const v1::RunReview& review_;
   const std::span<const Load> steps_;
   const int64_t window_steps_;  // no more than there are steps
   const Topology& topology_;
@@ -283,7 +245,7 @@ class RunPageMaker {
 
 }  // namespace
 
-absl::StatusOr<PageJson> RunPage(const RunDirectory& run, const RunReview& review,
+absl::StatusOr<PageJson> RunPage(const RunDirectory& run, const v1::RunReview& review,
                                  const std::string& from) {
   return RunPageMaker(run, review).Make(from);
 }

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <iterator>
 #include <memory>
+#include <span>
+#include <utility>
 
 #include "absl/strings/str_cat.h"
 
@@ -12,6 +15,8 @@
 #include "placement/policies/registry.h"
 #include "placement/replay/run_figures.h"
 #include "placement/split/batch_split.h"
+#include "placement/traffic.h"
+#include "proto/wire/messages.h"
 
 namespace eplb::cli {
 namespace {
@@ -36,21 +41,23 @@ double DifferenceOf(const std::optional<double>& reported, const std::optional<d
 
 // Compares a reported balancedness of one step with the computed one, and keeps the first problem.
 void CompareStep(size_t step, const char* name, const std::optional<double>& reported,
-                 const RunSeries& computed, RunReview& review) {
+                 const RunSeries& computed, v1::RunReview& review) {
   const std::optional<double>& figure = computed.balancedness[step];
   const double difference = DifferenceOf(reported, figure);
-  if (difference > kBalancednessTolerance && review.largest_difference <= kBalancednessTolerance) {
-    review.problems.push_back(absl::StrCat("step ", step, ": reported ", name, " ",
-                                           FigureText(reported, 6), " differs from the recomputed ",
-                                           FigureText(figure, 6)));
+  v1::RunBalancedness& all = *review.mutable_balancedness();
+  const double largest = all.largest_difference_to_reported();
+  if (difference > kBalancednessTolerance && largest <= kBalancednessTolerance) {
+    review.add_problems(absl::StrCat("step ", step, ": reported ", name, " ",
+                                     FigureText(reported, 6), " differs from the recomputed ",
+                                     FigureText(figure, 6)));
   }
-  review.largest_difference = std::max(review.largest_difference, difference);
+  all.set_largest_difference_to_reported(std::max(largest, difference));
 }
 
 // Compares the tokens of the fullest GPUs of all steps. Older trainers report none.
 void ComparePeaks(const char* name, const std::vector<StepRecord>& steps,
                   std::optional<double> StepRecord::*peak, const RunSeries& computed,
-                  RunReview& review) {
+                  v1::RunReview& review) {
   double reported = 0;
   for (const StepRecord& step : steps) {
     if (!(step.*peak)) return;
@@ -59,23 +66,22 @@ void ComparePeaks(const char* name, const std::vector<StepRecord>& steps,
   if (std::abs(reported - computed.peak_tokens) <= kBalancednessTolerance * computed.peak_tokens) {
     return;
   }
-  review.problems.push_back(absl::StrCat("reported ", name, " of all steps ", reported,
-                                         " differs from the recomputed ", computed.peak_tokens));
+  review.add_problems(absl::StrCat("reported ", name, " of all steps ", reported,
+                                   " differs from the recomputed ", computed.peak_tokens));
 }
 
 // Compares the run's own report with the figures computed again.
-void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& review) {
+void CheckReport(const RunDirectory& run, const RunFigures& figures, v1::RunReview& review) {
   const std::vector<StepRecord>& steps = run.report.steps;
   if (!run.report.error.empty())
-    review.problems.push_back(absl::StrCat("the run ended early: ", run.report.error));
+    review.add_problems(absl::StrCat("the run ended early: ", run.report.error));
   if (steps.size() != figures.run.balancedness.size()) {
-    review.problems.push_back(absl::StrCat("run.json has ", steps.size(),
-                                           " steps, loads.jsonl has ",
-                                           figures.run.balancedness.size()));
+    review.add_problems(absl::StrCat("run.json has ", steps.size(), " steps, loads.jsonl has ",
+                                     figures.run.balancedness.size()));
   }
   if (std::ssize(steps) != run.report.steps_asked) {
-    review.problems.push_back(absl::StrCat("the run has ", steps.size(), " steps, ",
-                                           run.report.steps_asked, " were asked for"));
+    review.add_problems(absl::StrCat("the run has ", steps.size(), " steps, ",
+                                     run.report.steps_asked, " were asked for"));
   }
   for (size_t i = 0; i < std::min(steps.size(), figures.run.balancedness.size()); ++i) {
     CompareStep(i, "balancedness", steps[i].balancedness, figures.run, review);
@@ -89,26 +95,25 @@ void CheckReport(const RunDirectory& run, const RunFigures& figures, RunReview& 
                figures.without_eplb, review);
   for (const SwitchRecord& change : run.report.switches) {
     if (change.bytes_verified > 0) continue;
-    review.problems.push_back(
+    review.add_problems(
         absl::StrCat("no byte was verified after the switch to version ", change.version));
   }
-  if (run.report.bytes_verified <= 0)
-    review.problems.push_back("no byte of expert memory was verified");
+  if (run.report.bytes_verified <= 0) review.add_problems("no byte of expert memory was verified");
 }
 
 // A log that was cut off could hide a problem.
-void CheckLogsAreWhole(const RunDirectory& run, RunReview& review) {
+void CheckLogsAreWhole(const RunDirectory& run, v1::RunReview& review) {
   for (const RankHistory& history : run.histories) {
     const bool stopped = history.records.back().kind == HistoryRecord::Kind::kStop;
-    if (stopped && history.records.back().step + 1 == review.steps) continue;
-    review.problems.push_back(absl::StrCat("rank ", history.rank.value,
-                                           "'s log does not end with a stop after step ",
-                                           review.steps - 1));
+    if (stopped && history.records.back().step + 1 == review.steps()) continue;
+    review.add_problems(absl::StrCat("rank ", history.rank.value,
+                                     "'s log does not end with a stop after step ",
+                                     review.steps() - 1));
   }
 }
 
 // Fills the worst layer and its GPU loads over the steps from `first` on.
-absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, RunReview& review) {
+absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, v1::RunGpuLoads& out) {
   const Topology& topology = run.placements.front().placement.topology();
   const Placement unmoved = Placement::Static(topology);
   RealMatrix static_loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
@@ -131,12 +136,12 @@ absl::Status SumGpuLoads(const RunDirectory& run, int64_t first, RunReview& revi
     const double skew = mean > 0 ? static_loads.row(layer).maxCoeff() / mean : 0;
     if (skew <= worst) continue;
     worst = skew;
-    review.worst_layer = layer;
+    out.set_layer(layer);
   }
-  const auto before = static_loads.row(review.worst_layer);
-  const auto after = run_loads.row(review.worst_layer);
-  review.gpu_loads_unmoved.assign(before.begin(), before.end());
-  review.gpu_loads_run.assign(after.begin(), after.end());
+  const auto before = static_loads.row(out.layer());
+  const auto after = run_loads.row(out.layer());
+  out.mutable_static_()->Assign(before.begin(), before.end());
+  out.mutable_run()->Assign(after.begin(), after.end());
   return absl::OkStatus();
 }
 
@@ -157,19 +162,24 @@ StepParts PartsOf(const StepRecord& step, double even_seconds, double slowdown) 
           .tail = std::max(0.0, step.seconds - step.boundary_seconds - expected)};
 }
 
-RunTime TimeOf(const RunReport& report, const RunSeries& run) {
-  RunTime time{.modelled = report.even_step_seconds > 0};
+v1::RunTime TimeOf(const RunReport& report, const RunSeries& run) {
+  v1::RunTime time;
+  time.set_modelled(report.even_step_seconds > 0);
   for (size_t i = 0; i < std::min(report.steps.size(), run.slowdown.size()); ++i) {
     const StepRecord& step = report.steps[i];
-    time.measured_seconds += step.seconds;
-    time.boundary_seconds += step.boundary_seconds;
+    time.set_measured_seconds(time.measured_seconds() + step.seconds);
+    time.set_boundary_seconds(time.boundary_seconds() + step.boundary_seconds);
     const double expected = report.even_step_seconds * run.slowdown[i].value_or(1);
-    if (time.modelled && step.work_seconds > expected) ++time.steps_over_model;
+    if (time.modelled() && step.work_seconds > expected) {
+      time.set_steps_over_model(time.steps_over_model() + 1);
+    }
   }
   for (const SwitchRecord& change : report.switches) {
     const auto step = std::ranges::find(report.steps, change.step, &StepRecord::step);
-    if (step != report.steps.end()) time.switch_seconds += step->boundary_seconds;
-    time.longest_pause_seconds = std::max(time.longest_pause_seconds, change.pause_seconds);
+    if (step != report.steps.end()) {
+      time.set_switch_seconds(time.switch_seconds() + step->boundary_seconds);
+    }
+    time.set_longest_pause_seconds(std::max(time.longest_pause_seconds(), change.pause_seconds));
   }
   return time;
 }
@@ -181,21 +191,23 @@ int64_t BytesMoved(const std::vector<SwitchRecord>& switches) {
 }
 
 // The row of `series`; `run` is the run's own, which tells what a step took and a transfer weighs.
-RunRow RowOf(const RunReport& report, const RunSeries& run, const RunSeries& series,
-             const std::vector<bool>& compared) {
-  RunRow row{.peak_tokens = series.peak_tokens,
-             .balancedness = MeanOf(series.balancedness, compared),
-             .slowdown = MeanOf(series.slowdown, compared),
-             .transfers = series.transfers,
-             .bytes = {}};
+v1::RunRow RowOf(const std::string& name, const RunReport& report, const RunSeries& run,
+                 const RunSeries& series, const std::vector<bool>& compared) {
+  v1::RunRow row;
+  row.set_name(name);
+  row.set_peak_tokens(series.peak_tokens);
+  row.set_transfers(series.transfers);
+  if (const auto mean = MeanOf(series.balancedness, compared)) row.set_balancedness(*mean);
+  if (const auto mean = MeanOf(series.slowdown, compared)) row.set_slowdown(*mean);
   if (run.transfers > 0) {
     const double bytes = static_cast<double>(BytesMoved(report.switches));
-    row.bytes = std::llround(bytes / static_cast<double>(run.transfers) *
-                             static_cast<double>(series.transfers));
+    row.set_bytes_moved(std::llround(bytes / static_cast<double>(run.transfers) *
+                                     static_cast<double>(series.transfers)));
   }
   const bool is_run = &series == &run;
   if (report.even_step_seconds <= 0 && !is_run) return row;
   std::vector<std::optional<double>> seconds;
+  double total = 0;
   for (size_t i = 0; i < std::min(report.steps.size(), run.slowdown.size()); ++i) {
     const StepRecord& step = report.steps[i];
     // Without tokens this trainer's step lasts as an even one.
@@ -203,9 +215,10 @@ RunRow RowOf(const RunReport& report, const RunSeries& run, const RunSeries& ser
                              ? step.seconds - step.boundary_seconds
                              : PartsOf(step, report.even_step_seconds, run.slowdown[i].value_or(1))
                                    .SecondsAt(series.slowdown[i].value_or(1)));
-    row.total_seconds += *seconds.back();
+    total += *seconds.back();
   }
-  row.step_seconds = MeanOf(seconds, compared).value_or(0);
+  if (total > 0) row.set_total_seconds(total);
+  if (const auto mean = MeanOf(seconds, compared)) row.set_step_seconds(*mean);
   return row;
 }
 
@@ -223,84 +236,152 @@ std::vector<bool> ComparedSteps(const std::vector<bool>& decided, size_t num_ste
   return any ? compared : from_first;
 }
 
-void CompareFigures(const RunReport& report, const RunFigures& figures, RunReview& review) {
+std::string FormulaOf(const v1::RunReview& review) {
+  return absl::StrCat(
+      "mean(gpu load)/max(gpu load), mean over layers and steps from the first switch on",
+      review.comparison().has_equal_shares_predicted()
+          ? ", run and split_hindsight with an exact split of each step, the others in equal shares"
+          : "",
+      LeavesStepsOut(review) ? ", without the steps in operators.held_back" : "");
+}
+
+void CompareFigures(const RunReport& report, const RunFigures& figures,
+                    const std::vector<bool>& decided, v1::RunReview& review) {
   const int64_t first = std::max<int64_t>(figures.first_switch_step, 0);
-  const std::vector<bool> compared =
-      ComparedSteps(review.operators.decided, figures.run.balancedness.size(), first);
-  review.compared_first_step = first;
-  review.compared_steps = std::ranges::count(compared, true);
-  review.run = RowOf(report, figures.run, figures.run, compared);
-  review.without_eplb = RowOf(report, figures.run, figures.without_eplb, compared);
-  review.unmoved = RowOf(report, figures.run, figures.unmoved, compared);
-  review.policy = RowOf(report, figures.run, figures.policy, compared);
-  review.hindsight = RowOf(report, figures.run, figures.hindsight, compared);
+  const std::vector<bool> compared = ComparedSteps(decided, figures.run.balancedness.size(), first);
+  v1::RunBalancedness& all = *review.mutable_balancedness();
+  v1::RunComparison& rows = *review.mutable_comparison();
+  rows.set_first_step(first);
+  rows.set_steps(std::ranges::count(compared, true));
+  const auto fill = [&](const std::string& name, const RunSeries& series, v1::RunRow* row,
+                        void (v1::RunBalancedness::*set)(double)) {
+    *row = RowOf(name, report, figures.run, series, compared);
+    if (row->has_balancedness()) (all.*set)(row->balancedness());
+  };
+  const std::string hindsight =
+      absl::StrCat("hindsight, ", all.hindsight_window_steps(), " steps each");
+  using All = v1::RunBalancedness;
+  fill("this run", figures.run, rows.mutable_run(), &All::set_run);
+  fill("without EPLB", figures.without_eplb, rows.mutable_without_eplb_predicted(),
+       &All::set_without_eplb);
+  fill("static layout", figures.unmoved, rows.mutable_static_predicted(), &All::set_static_);
+  fill("policy deepseek, same times", figures.policy,
+       rows.mutable_deepseek_same_windows_predicted(), &All::set_deepseek_same_windows);
+  fill(hindsight, figures.hindsight, rows.mutable_deepseek_hindsight_predicted(),
+       &All::set_deepseek_hindsight);
   if (report.split == SplitMode::kBatch) {
-    review.equal_shares = RowOf(report, figures.run, figures.equal_shares, compared);
-    review.hindsight_split = RowOf(report, figures.run, figures.hindsight_split, compared);
+    fill("equal shares, same placements", figures.equal_shares,
+         rows.mutable_equal_shares_predicted(), &All::set_equal_shares);
+    fill(hindsight, figures.hindsight_split, rows.mutable_split_hindsight_predicted(),
+         &All::set_split_hindsight);
   }
-  review.time = TimeOf(report, figures.run);
+  const double without = rows.without_eplb_predicted().peak_tokens();
+  if (without > 0) review.set_time_saved(1 - rows.run().peak_tokens() / without);
+  *review.mutable_time() = TimeOf(report, figures.run);
+  all.set_formula(FormulaOf(review));
 }
 
-absl::StatusOr<const Placement*> PlacementOf(const RunDirectory& run, int64_t version) {
-  const auto found = std::ranges::find(run.placements, version, &LoggedPlacement::version);
-  if (found != run.placements.end()) return &found->placement;
-  return InvalidInput("run.json switched to version ", version,
-                      ", placements.jsonl has none of it");
+auto PlacedAt(const RunDirectory& run, int64_t version) {
+  return std::ranges::find(run.placements, version, &LoggedPlacement::version);
 }
 
-RunDecision DecisionOf(const std::vector<SwitchRecord>& chunks) {
-  const SwitchRecord& first = chunks.front();
-  RunDecision result{.decision = first.decision,
-                     .policy = first.policy,
-                     .asked_by = first.asked_by,
-                     .reason = first.reason,
-                     .decided_first_step = first.decided_first_step,
-                     .decided_last_step = first.decided_last_step};
+// When the daemon proposed it, if events.json has that; otherwise 0.
+int64_t DecidedAt(const RunDirectory& run, const std::string& reason) {
+  if (!run.events) return 0;
+  for (const LoggedEvent& event : run.events->events) {
+    if (event.name == "proposed" && event.reason == reason) return event.unix_micros;
+  }
+  return 0;
+}
+
+// A decision without the figures that are measured.
+absl::StatusOr<v1::RunDecision> DecisionOf(const RunDirectory& run,
+                                           const std::vector<SwitchRecord>& chunks) {
+  const SwitchRecord& change = chunks.front();
+  const auto first = PlacedAt(run, change.version);
+  const auto last = PlacedAt(run, chunks.back().version);
+  if (first == run.placements.begin() || first == run.placements.end() ||
+      last == run.placements.end()) {
+    return InvalidInput("run.json switched to version ", change.version,
+                        ", expected placements.jsonl to have it and one before it");
+  }
+  v1::RunDecision decision;
+  v1::Plan& plan = *decision.mutable_plan();
+  plan.set_plan(change.decision);
+  plan.set_unix_micros(DecidedAt(run, change.reason));
+  plan.set_policy(change.policy);
+  plan.set_result(v1::PLAN_RESULT_COMMITTED);
+  plan.set_base_version(std::prev(first)->version);
+  plan.set_first_version(first->version);
+  plan.set_last_version(last->version);
+  if (change.decided_first_step <= change.decided_last_step) {
+    plan.set_decided_first_step(change.decided_first_step);
+    plan.set_decided_last_step(change.decided_last_step);
+  }
+  EPLB_ASSIGN_OR_RETURN(const Flows flows,
+                        FlowsBetween(std::prev(first)->placement, last->placement));
+  plan.set_transfers(flows.transfers);
+  plan.set_received_bytes(BytesMoved(chunks));
+  plan.set_num_chunks(static_cast<uint32_t>(chunks.size()));
+  plan.set_chunks_committed(plan.num_chunks());
+  plan.set_switched_step(chunks.back().step);
+  plan.set_reason(change.reason);
+  plan.set_asked_by(change.asked_by);
+  plan.set_split(wire::SplitName(run.report.split));
   for (const SwitchRecord& chunk : chunks) {
-    result.switch_steps.push_back(chunk.step);
-    result.bytes_moved += chunk.bytes_moved;
-    result.pause_seconds = std::max(result.pause_seconds, chunk.pause_seconds);
+    decision.add_switch_steps(chunk.step);
+    plan.set_pause_seconds(std::max(plan.pause_seconds(), chunk.pause_seconds));
   }
-  return result;
+  return decision;
 }
 
 // placements: those of run.placements. errors: InvalidArgument if a switch has no placement in
 // placements.jsonl, or steps lie outside the run.
-absl::StatusOr<std::vector<RunDecision>> ReviewDecisions(
-    const RunDirectory& run, const std::vector<RunPlacement>& placements) {
+absl::Status ReviewDecisions(const RunDirectory& run, const std::vector<RunPlacement>& placements,
+                             v1::RunReview& review) {
   const std::vector<std::vector<SwitchRecord>> chunks = ByDecision(run.report.switches);
-  const auto num_steps = std::ssize(run.step_loads);
-  const SplitMode split = run.report.split;
-  std::vector<RunDecision> decisions;
+  const bool numbered =
+      std::ranges::all_of(chunks, [](const auto& one) { return one.front().decision > 0; });
+  const auto measure = [&run](std::span<const RunPlacement> ran, int64_t first, int64_t last) {
+    return MeasuredBalancedness(run.step_loads, ran, {first, last}, run.report.split);
+  };
   for (size_t i = 0; i < chunks.size(); ++i) {
-    RunDecision decision = DecisionOf(chunks[i]);
-    EPLB_ASSIGN_OR_RETURN(const Placement* const target,
-                          PlacementOf(run, chunks[i].back().version));
-    const int64_t first = decision.decided_first_step;
-    const int64_t last = decision.decided_last_step;
-    EPLB_ASSIGN_OR_RETURN(decision.before,
-                          MeasuredBalancedness(run.step_loads, placements, {first, last}, split));
-    const RunPlacement always{.step = 0, .placement = *target};
-    EPLB_ASSIGN_OR_RETURN(decision.computed,
-                          MeasuredBalancedness(run.step_loads, {&always, 1}, {first, last}, split));
-    decision.until_next_first_step = decision.switch_steps.back() + 1;
-    decision.until_next_last_step =
-        i + 1 < chunks.size() ? chunks[i + 1].front().step : num_steps - 1;
-    if (decision.until_next_first_step <= decision.until_next_last_step) {
-      EPLB_ASSIGN_OR_RETURN(
-          decision.until_next,
-          MeasuredBalancedness(run.step_loads, placements,
-                               {decision.until_next_first_step, decision.until_next_last_step},
-                               split));
+    const SwitchRecord& change = chunks[i].front();
+    EPLB_ASSIGN_OR_RETURN(v1::RunDecision decision, DecisionOf(run, chunks[i]));
+    v1::Plan& plan = *decision.mutable_plan();
+    if (!numbered) plan.set_plan(i + 1);
+    EPLB_ASSIGN_OR_RETURN(const std::optional<double> before,
+                          measure(placements, change.decided_first_step, change.decided_last_step));
+    if (before) plan.set_balancedness_before(*before);
+    const RunPlacement always{.step = 0,
+                              .placement = PlacedAt(run, chunks[i].back().version)->placement};
+    EPLB_ASSIGN_OR_RETURN(
+        const std::optional<double> computed,
+        measure({&always, 1}, change.decided_first_step, change.decided_last_step));
+    if (computed) decision.set_balancedness_computed(*computed);
+    const int64_t first = chunks[i].back().step + 1;
+    const int64_t last =
+        i + 1 < chunks.size() ? chunks[i + 1].front().step : std::ssize(run.step_loads) - 1;
+    if (first <= last) {
+      EPLB_ASSIGN_OR_RETURN(const std::optional<double> seen, measure(placements, first, last));
+      if (seen) {
+        plan.set_balancedness_seen(*seen);
+        plan.set_seen_first_step(first);
+        plan.set_seen_last_step(last);
+      }
     }
-    decisions.push_back(std::move(decision));
+    *review.add_decisions() = std::move(decision);
   }
-  return decisions;
+  return absl::OkStatus();
 }
 
 }  // namespace
 
-absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_steps) {
+bool LeavesStepsOut(const v1::RunReview& review) {
+  return review.comparison().steps() < review.steps() - review.comparison().first_step();
+}
+
+absl::StatusOr<v1::RunReview> ReviewRun(const RunDirectory& run, int64_t window_steps) {
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakePolicy(kReferencePolicyName, {}));
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> split_policy,
                         MakePolicy(kSplitPolicyName, {.effort = Effort::kThorough}));
@@ -311,19 +392,28 @@ absl::StatusOr<RunReview> ReviewRun(const RunDirectory& run, int64_t window_step
                                      .window_steps = window_steps,
                                      .split = run.report.split,
                                      .hindsight_split = split_policy.get()}));
-  RunReview review;
-  review.split = run.report.split;
-  review.problems = FindViolations(run.histories, RecordsOf(run.placements));
-  review.steps = std::ssize(figures.run.balancedness);
-  review.rebalances = CountRebalances(run.report.switches);
-  review.first_switch_step = figures.first_switch_step;
-  review.window_steps = window_steps;
-  review.operators = ReviewOperators(run.report, run.events);
-  CompareFigures(run.report, figures, review);
+  v1::RunReview review;
+  review.set_format("eplb.report.v1");
+  review.set_job(run.report.job);
+  review.set_run_id(run.report.run_id);
+  review.set_ranks(std::ssize(run.histories));
+  review.set_steps(std::ssize(figures.run.balancedness));
+  review.set_split(wire::SplitName(run.report.split));
+  review.set_rebalances(CountRebalances(run.report.switches));
+  review.set_first_switch_step(figures.first_switch_step);
+  review.set_bytes_verified(run.report.bytes_verified);
+  review.mutable_balancedness()->set_hindsight_window_steps(window_steps);
+  for (std::string& problem : FindViolations(run.histories, RecordsOf(run.placements))) {
+    review.add_problems(std::move(problem));
+  }
+  OperatorReview operators = ReviewOperators(run.report, run.events);
+  if (run.events) *review.mutable_operators() = std::move(operators.changes);
+  CompareFigures(run.report, figures, operators.decided, review);
   CheckReport(run, figures, review);
   CheckLogsAreWhole(run, review);
-  EPLB_RETURN_IF_ERROR(SumGpuLoads(run, review.compared_first_step, review));
-  EPLB_ASSIGN_OR_RETURN(review.decisions, ReviewDecisions(run, placements));
+  EPLB_RETURN_IF_ERROR(
+      SumGpuLoads(run, review.comparison().first_step(), *review.mutable_gpu_loads()));
+  EPLB_RETURN_IF_ERROR(ReviewDecisions(run, placements, review));
   return review;
 }
 

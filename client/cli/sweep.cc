@@ -1,19 +1,16 @@
 // `eplbctl sweep`: what additional redundant slots would gain.
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_format.h"
 #include "absl/strings/str_split.h"
 
 #include "base/errors.h"
 #include "base/files.h"
-#include "base/json_or_null.h"
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "client/cli/commands.h"
@@ -21,6 +18,7 @@
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/held_out.h"
+#include "client/cli/message_table.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
@@ -29,6 +27,7 @@
 #include "placement/split/batch_split.h"
 #include "proto/wire/message_json.h"
 
+#include "eplb/v1/review.pb.h"
 #include <nlohmann/json.hpp>
 
 namespace eplb::cli {
@@ -46,19 +45,6 @@ struct SweepOptions {
   std::string split = "equal";                    // equal, batch
   CostOptions costs{.expert_bytes = 88'080'384};  // DeepSeek-V3: 44.04 M parameters in bf16
   Format format = Format::kTable;
-};
-
-// Figures of the windows that are scored; absent without tokens.
-struct SweepRow {
-  int32_t slots = 0;
-  std::optional<double> balancedness_mean;
-  std::optional<double> balancedness_min;
-  std::optional<double> bound_gap_mean;  // over layers with load
-  double extra_slots_per_gpu = 0;
-  // With --training, seconds of a step: for its tokens on the fullest GPUs (absent without tokens),
-  // and for what replicas send.
-  std::optional<double> token_seconds;
-  double replica_seconds = 0;
 };
 
 constexpr int64_t kMaxRows = 10000;
@@ -121,8 +107,8 @@ absl::StatusOr<Outcome> OutcomeOf(const SweepOptions& options, const Basis& basi
   return outcome;
 }
 
-absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& policy,
-                                 const Basis& basis, int32_t slots) {
+absl::StatusOr<v1::SweepRow> MakeRow(const SweepOptions& options, const Policy& policy,
+                                     const Basis& basis, int32_t slots) {
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options.frame, basis.load, slots));
   const SplitMode split = SplitModeOf(options.split);
   absl::StatusOr<Placement> placement = policy.Solve(
@@ -133,19 +119,23 @@ absl::StatusOr<SweepRow> MakeRow(const SweepOptions& options, const Policy& poli
   }
   EPLB_ASSIGN_OR_RETURN(const Outcome outcome, OutcomeOf(options, basis, *placement, split));
   const Evaluation& evaluation = outcome.evaluation;
-  const std::optional<double>& gap = outcome.gaps.mean;
-  return SweepRow{.slots = slots,
-                  .balancedness_mean = evaluation.mean_balancedness,
-                  .balancedness_min = evaluation.min_balancedness,
-                  .bound_gap_mean = gap ? std::optional(Finite(*gap)) : std::nullopt,
-                  .extra_slots_per_gpu = static_cast<double>(slots - topology.num_experts()) /
-                                         static_cast<double>(topology.num_gpus()),
-                  .token_seconds = evaluation.peak_load > 0
-                                       ? std::optional(Finite(evaluation.peak_load /
-                                                              basis.held_out.scored_steps *
-                                                              basis.costs.token_seconds))
-                                       : std::nullopt,
-                  .replica_seconds = ReplicaSecondsPerStep(*placement, basis.costs)};
+  v1::SweepRow row;
+  row.set_slots(static_cast<uint32_t>(slots));
+  row.set_extra_slots_per_gpu(static_cast<double>(slots - topology.num_experts()) /
+                              static_cast<double>(topology.num_gpus()));
+  if (evaluation.mean_balancedness) {  // otherwise no layer has tokens
+    row.set_balancedness_mean(*evaluation.mean_balancedness);
+    row.set_balancedness_min(evaluation.min_balancedness.value_or(0));
+    row.set_bound_gap_mean(Finite(outcome.gaps.mean.value_or(0)));
+  }
+  if (!options.costs.training) return row;
+  row.set_replica_seconds_per_step(ReplicaSecondsPerStep(*placement, basis.costs));
+  if (evaluation.peak_load > 0) {
+    row.set_token_seconds_per_step(
+        Finite(evaluation.peak_load / basis.held_out.scored_steps * basis.costs.token_seconds));
+    row.set_seconds_per_step(Finite(row.token_seconds_per_step() + row.replica_seconds_per_step()));
+  }
+  return row;
 }
 
 std::string ScoredOnSentence(const HeldOut& held_out) {
@@ -155,7 +145,7 @@ std::string ScoredOnSentence(const HeldOut& held_out) {
 
 struct Sweep {
   Topology smallest;
-  std::vector<SweepRow> rows;
+  std::vector<v1::SweepRow> rows;
   std::string note;       // said of the load's file
   std::string scored_on;  // a sentence
   bool out_of_sample = false;
@@ -188,15 +178,10 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
               .scored_windows = std::ssize(basis.held_out.scored)};
   for (const int32_t count : slots) {
     waiting.Reached(std::ssize(sweep.rows));
-    EPLB_ASSIGN_OR_RETURN(SweepRow row, MakeRow(options, *policy, basis, count));
-    sweep.rows.push_back(row);
+    EPLB_ASSIGN_OR_RETURN(v1::SweepRow row, MakeRow(options, *policy, basis, count));
+    sweep.rows.push_back(std::move(row));
   }
   return sweep;
-}
-
-std::optional<double> StepSeconds(const SweepRow& row) {
-  if (!row.token_seconds) return std::nullopt;
-  return Finite(*row.token_seconds + row.replica_seconds);
 }
 
 std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
@@ -205,19 +190,7 @@ std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
                {"planned_windows", sweep.planned_windows},
                {"scored_windows", sweep.scored_windows},
                {"rows", Json::array()}};
-  for (const SweepRow& row : sweep.rows) {
-    Json entry = {{"slots", row.slots},
-                  {"balancedness_mean", JsonOrNull(row.balancedness_mean)},
-                  {"balancedness_min", JsonOrNull(row.balancedness_min)},
-                  {"bound_gap_mean", JsonOrNull(row.bound_gap_mean)},
-                  {"extra_slots_per_gpu", row.extra_slots_per_gpu}};
-    if (options.costs.training) {
-      entry["token_seconds_per_step"] = JsonOrNull(row.token_seconds);
-      entry["replica_seconds_per_step"] = row.replica_seconds;
-      entry["seconds_per_step"] = JsonOrNull(StepSeconds(row));
-    }
-    json["rows"].push_back(std::move(entry));
-  }
+  for (const v1::SweepRow& row : sweep.rows) json["rows"].push_back(wire::ToJson(row));
   return wire::DumpJson(json) + "\n";
 }
 
@@ -225,7 +198,7 @@ std::string SweepToJson(const SweepOptions& options, const Sweep& sweep) {
 std::string Notes(const SweepOptions& options, const Sweep& sweep) {
   return JoinMessages(
       {sweep.note, LinksNote(options.costs),
-       sweep.rows.front().balancedness_mean
+       sweep.rows.front().has_balancedness_mean()
            ? ""
            : "note: what is scored has no tokens, so that there are no figures",
        NoHistoryNote(options.frame, "a sweep", /*from_previous=*/false),
@@ -238,39 +211,20 @@ std::string Notes(const SweepOptions& options, const Sweep& sweep) {
 // For people; no line is wider than the terminal.
 std::string SweepToTable(const SweepOptions& options, const Sweep& sweep,
                          const Terminal& terminal) {
-  const std::vector<SweepRow>& rows = sweep.rows;
-  const bool priced = options.costs.training;
   std::string text =
       absl::StrCat(Heading(absl::StrCat("Sweep by ", options.frame.policy.name), terminal),
                    Paragraph(absl::StrCat(ShapeText(sweep.smallest), ", and more slots"), terminal),
-                   Paragraph(sweep.scored_on, terminal), "\n");
-  Table table({">slots", ">extra/GPU", ">balancedness", ">worst layer", ">gap"});
-  if (priced) {
-    for (const char* column : {">tokens", ">replicas", ">step"}) table.AddColumn(column);
-  }
-  for (const SweepRow& row : rows) {
-    std::vector<std::string> cells = {
-        absl::StrCat(row.slots), absl::StrFormat("%.4g", row.extra_slots_per_gpu),
-        FigureText(row.balancedness_mean), FigureText(row.balancedness_min),
-        OrDash(row.bound_gap_mean.has_value(), Percent(row.bound_gap_mean.value_or(0)))};
-    if (priced) {
-      const std::optional<double> priced_parts[] = {row.token_seconds, row.replica_seconds,
-                                                    StepSeconds(row)};
-      for (const std::optional<double>& seconds : priced_parts) {
-        cells.push_back(OrDash(seconds.has_value(), SecondsText(seconds.value_or(0))));
-      }
-    }
-    table.rows.push_back(std::move(cells));
-  }
-  text += FormatTable(table, terminal);
+                   Paragraph(sweep.scored_on, terminal), "\n",
+                   FormatTable(MessageTable(sweep.rows, terminal), terminal));
   std::string note = "balancedness = mean / max GPU load; gap = above the proved lower bound.";
   if (options.split == "batch") note += " Each window is split exactly among replicas.";
-  if (priced && rows.front().token_seconds) {
-    const SweepRow& best = *std::ranges::min_element(
-        rows, [](const SweepRow& a, const SweepRow& b) { return StepSeconds(a) < StepSeconds(b); });
-    absl::StrAppend(&note, " A training step is shortest with ", Counted(best.slots, "slot"), ": ",
-                    SecondsText(*best.token_seconds), " for tokens on the fullest GPUs, ",
-                    SecondsText(best.replica_seconds), " for replicas of ",
+  if (sweep.rows.front().has_seconds_per_step()) {
+    const v1::SweepRow& best =
+        *std::ranges::min_element(sweep.rows, {}, &v1::SweepRow::seconds_per_step);
+    absl::StrAppend(&note, " A training step is shortest with ", Counted(best.slots(), "slot"),
+                    ": ", SecondsText(best.token_seconds_per_step()),
+                    " for tokens on the fullest GPUs, ",
+                    SecondsText(best.replica_seconds_per_step()), " for replicas of ",
                     BytesText(options.costs.weight_bytes.value_or(options.costs.expert_bytes)),
                     " over links of ", LinksText(options.costs), ".");
   }

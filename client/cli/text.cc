@@ -39,6 +39,14 @@ std::vector<int> WidthsOf(const Table& table) {
   return widths;
 }
 
+void Drop(Table& table, std::string_view heading) {
+  const auto at = std::ranges::find(table.heading, heading) - table.heading.begin();
+  if (at == std::ssize(table.heading)) return;
+  table.heading.erase(table.heading.begin() + at);
+  table.right.erase(table.right.begin() + at);
+  for (auto& row : table.rows) row.erase(row.begin() + at);
+}
+
 }  // namespace
 
 std::string GroupDigits(std::string digits) {
@@ -64,10 +72,6 @@ std::string FigureText(const std::optional<double>& figure, int digits) {
   return figure ? absl::StrFormat("%.*f", digits, *figure) : "-";
 }
 
-std::string RatioText(std::optional<double> ratio, int digits) {
-  return FigureText(ratio > 0 ? ratio : std::nullopt, digits);
-}
-
 std::string OrDash(bool is_set, const std::string& text) { return is_set ? text : "-"; }
 
 std::string Percent(double fraction) {
@@ -77,6 +81,8 @@ std::string Percent(double fraction) {
 }
 
 std::string Seconds(double seconds) {
+  if (seconds < 0) return "-" + Seconds(-seconds);
+  if (seconds == 0) return "0 s";
   if (seconds < 1e-3) return absl::StrFormat("%.0f us", seconds * 1e6);
   if (seconds < 1) return absl::StrFormat("%.1f ms", seconds * 1e3);
   if (seconds < 60) return absl::StrFormat("%.1f s", seconds);
@@ -143,18 +149,9 @@ void Table::AddColumn(std::string column) {
   heading.push_back(right.back() ? column.substr(1) : std::move(column));
 }
 
-void Drop(Table& table, std::string_view heading) {
-  const auto at = std::ranges::find(table.heading, heading) - table.heading.begin();
-  if (at == std::ssize(table.heading)) return;
-  table.heading.erase(table.heading.begin() + at);
-  table.right.erase(table.right.begin() + at);
-  for (auto& row : table.rows) row.erase(row.begin() + at);
-}
-
-std::string FormatTable(Table table, const Terminal& terminal,
-                        std::initializer_list<std::string_view> drop) {
+std::string FormatTable(Table table, const Terminal& terminal) {
   std::vector<int> widths = WidthsOf(table);
-  for (const std::string_view heading : drop) {
+  for (const std::string& heading : table.drop) {
     const int spaces = 2 * (static_cast<int>(widths.size()) - 1);
     if (std::accumulate(widths.begin(), widths.end(), spaces) <= terminal.width) break;
     Drop(table, heading);

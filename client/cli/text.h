@@ -1,7 +1,6 @@
 // Numbers, sentences, tables and bars as text.
 #pragma once
 
-#include <initializer_list>
 #include <optional>
 #include <span>
 #include <string>
@@ -29,8 +28,6 @@ std::string Counted(Integer n, const char* one) {  // 1 -> "1 layer", 2 -> "2 la
 }
 // "0.7275"; "-" for a figure without a sample.
 std::string FigureText(const std::optional<double>& figure, int digits = 4);
-// FigureText with "-" also for 0, which stands for no window.
-std::string RatioText(std::optional<double> ratio, int digits = 4);
 // `text` if `is_set`, otherwise "-".
 std::string OrDash(bool is_set, const std::string& text);
 // Words of `text` on lines of at most `width` columns; all but the first begin with `indent`
@@ -44,6 +41,7 @@ std::string Heading(std::string_view text, const Terminal& terminal);
 // `label` in a column of `column` columns, and the words of `text` wrapped beside it.
 std::string Beside(std::string_view label, int column, std::string_view text,
                    const Terminal& terminal);
+inline constexpr int kMostText = 24;  // columns of a foreign text in a table
 // At most `width` columns; a text that is cut off ends in "..".
 std::string Shortened(std::string_view text, int width);
 
@@ -57,12 +55,11 @@ struct Table {
   std::vector<std::string> heading;
   std::vector<bool> right;
   std::vector<std::vector<std::string>> rows;
+  std::vector<std::string> drop;  // headings in the order in which a narrow terminal drops them
 };
-void Drop(Table& table, std::string_view heading);
 
-// drop: headings of columns that are removed, one after the other, until lines fit the terminal.
-std::string FormatTable(Table table, const Terminal& terminal,
-                        std::initializer_list<std::string_view> drop = {});
+// Drops columns until lines fit the terminal.
+std::string FormatTable(Table table, const Terminal& terminal);
 
 // A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.
 std::string Bar(double value, double full, int width, const Terminal& terminal);

@@ -238,18 +238,23 @@ int64_t CountRebalances(const std::vector<SwitchRecord>& switches) {
   return rebalances;
 }
 
+nlohmann::ordered_json SwitchesToJson(const std::vector<SwitchRecord>& switches) {
+  Json list = Json::array();
+  for (const SwitchRecord& change : switches) {
+    JsonWriter one;
+    SwitchFields(one, change);
+    list.push_back(std::move(one.json()));
+  }
+  return list;
+}
+
 std::string RunReportToJson(const RunReport& report) {
   ReportTexts texts{.split = wire::SplitName(report.split), .steps_run = report.steps.size()};
   JsonWriter writer;
   ReportFields(writer, report, texts);
   Json& json = writer.json();
   json["summary"] = Summary(report);
-  json["switches"] = Json::array();
-  for (const SwitchRecord& change : report.switches) {
-    JsonWriter one;
-    SwitchFields(one, change);
-    json["switches"].push_back(std::move(one.json()));
-  }
+  json["switches"] = SwitchesToJson(report.switches);
   json["steps"] = Json::array();
   for (const StepRecord& step : report.steps) {
     JsonWriter one;

@@ -12,6 +12,8 @@
 #include "placement/evaluate.h"
 #include "proto/wire/messages.h"
 
+#include <nlohmann/json_fwd.hpp>
+
 namespace eplb {
 
 using wire::kRollbackPolicy;  // in SwitchRecord::policy
@@ -82,6 +84,8 @@ struct RunReport {
 // rebalance is one decision of the daemon's policy, applied in one or more switches; a rollback is
 // none.
 std::string RunReportToJson(const RunReport& report);
+// Its array "switches", with the fields of SwitchRecord as keys.
+nlohmann::ordered_json SwitchesToJson(const std::vector<SwitchRecord>& switches);
 // Reads the output of RunReportToJson. errors, beginning with the path: NotFound; InvalidArgument
 // naming the key.
 absl::StatusOr<RunReport> ReadRunReport(const std::string& path);

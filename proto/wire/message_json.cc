@@ -96,14 +96,8 @@ void AddField(const Message& message, const FieldDescriptor& field, Json& json) 
   const Reflection& values = *message.GetReflection();
   if (field.message_type() == v1::Shape::descriptor()) {
     AddShape(dynamic_cast<const v1::Shape&>(values.GetMessage(message, &field)), json);
-  } else if (field.message_type() == v1::TransportInfo::Setting::descriptor()) {
-    json[field.name()] = SettingsOf(dynamic_cast<const v1::TransportInfo&>(message));
-  } else if (field.is_repeated()) {
-    json[field.name()] = ListOf(message, field);
-  } else if (field.has_presence() && !values.HasField(message, &field)) {
-    json[field.name()] = nullptr;
   } else {
-    json[field.name()] = ValueOf(message, field, -1);
+    json[field.name()] = ToJson(message, field);
   }
   if (field.name() == "unix_micros") json["time"] = TimeText(values.GetInt64(message, &field));
 }
@@ -121,6 +115,15 @@ nlohmann::ordered_json ToJson(const Message& message) {
   Json json = Json::object();
   for (int i = 0; i < type.field_count(); ++i) AddField(message, *type.field(i), json);
   return json;
+}
+
+nlohmann::ordered_json ToJson(const Message& message, const FieldDescriptor& field) {
+  if (field.message_type() == v1::TransportInfo::Setting::descriptor()) {
+    return SettingsOf(dynamic_cast<const v1::TransportInfo&>(message));
+  }
+  if (field.is_repeated()) return ListOf(message, field);
+  const bool absent = field.has_presence() && !message.GetReflection()->HasField(message, &field);
+  return absent ? Json() : ValueOf(message, field, -1);
 }
 
 std::string DumpJson(const nlohmann::ordered_json& json, int indent) {

@@ -17,6 +17,9 @@ namespace eplb::wire {
 // "unix_micros"; the fields of a Shape stand in the object around it, with experts as
 // "num_logical_experts"; the settings of a transport are an object. cost: linear.
 nlohmann::ordered_json ToJson(const google::protobuf::Message& message);
+// The value of one field, as the object above has it. REQUIRES: it is no Shape.
+nlohmann::ordered_json ToJson(const google::protobuf::Message& message,
+                              const google::protobuf::FieldDescriptor& field);
 
 // Returns the text of `json`: one line without its end, or indented by `indent` spaces. Bytes that
 // are not UTF-8 become U+FFFD; characters that Printable would replace are escaped.

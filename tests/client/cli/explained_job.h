@@ -3,6 +3,8 @@
 
 #include <string>
 
+#include <google/protobuf/text_format.h>
+
 #include "tests/client/cli/formats/test_files.h"
 #include "tests/client/cli/scripted_query.h"
 
@@ -16,15 +18,11 @@ class ExplainedJobTest : public FilesTest {
     job.add_model_layers(3);
     job.add_model_layers(6);
     v1::Plan plan;
-    plan.set_plan(7);
-    plan.set_policy("balanced");
-    plan.set_result(v1::PLAN_RESULT_COMMITTED);
-    plan.set_base_version(1);
-    plan.set_num_chunks(1);
-    plan.set_chunks_committed(1);
-    plan.set_last_version(3);
-    plan.set_switched_step(431);
-    plan.set_reason("the predicted peak falls by 27 %");
+    EXPECT_TRUE(google::protobuf::TextFormat::ParseFromString(
+        "plan: 7 policy: 'balanced' result: PLAN_RESULT_COMMITTED base_version: 1 num_chunks: 1 "
+        "chunks_committed: 1 last_version: 3 switched_step: 431 balancedness_before: 0.7 "
+        "reason: 'the predicted peak falls by 27 %'",
+        &plan));
     v1::Plan kept;
     kept.set_plan(8);
     kept.set_result(v1::PLAN_RESULT_KEPT);

@@ -55,7 +55,7 @@ std::string PageOf(const std::string& job, const std::string& reason) {
   run.placements.back().reason = reason;
   run.events = LoggedEvents{job, {EventAt(run, 8, "pause")}};
   run.events->events.front().reason = reason;
-  const RunReview review = ReviewRun(run, 4).value();
+  const v1::RunReview review = ReviewRun(run, 4).value();
   return HtmlReport(RunPage(run, review, "runs/" + reason).value()).value();
 }
 

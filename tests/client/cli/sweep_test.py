@@ -85,7 +85,7 @@ class SweepTest(command.CommandTest):
         self.assertEqual([row["extra_slots_per_gpu"] for row in rows], [0, 1, 2, 3])
         for row in rows:
             self.assertLessEqual(ROW, set(row))
-            self.assertTrue(all(math.isfinite(value) for value in row.values()))
+            self.assertTrue(all(math.isfinite(row[key]) for key in ROW))
             self.assertLessEqual(row["balancedness_min"], row["balancedness_mean"])
             self.assertGreaterEqual(row["bound_gap_mean"], 0)
         self.assertGreater(rows[-1]["balancedness_mean"], rows[0]["balancedness_mean"])

@@ -1,0 +1,170 @@
+// `eplbctl status` and `eplbctl get jobs`: the daemon and its jobs.
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "client/cli/commands.h"
+#include "client/cli/job_text.h"
+#include "client/cli/message_table.h"
+#include "client/cli/text.h"
+#include "proto/wire/message_json.h"
+#include "proto/wire/names.h"
+
+#include "eplb/v1/query.pb.h"
+#include <nlohmann/json.hpp>
+
+namespace eplb::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json StatusJson(const v1::GetStatusResponse& response, bool with_ranks) {
+  Json status = wire::ToJson(response);
+  if (!with_ranks) {
+    for (Json& job : status["jobs"]) job.erase("ranks");
+  }
+  return status;
+}
+
+std::string Daemon(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  std::string text =
+      absl::StrCat(Paint(terminal, Colour::kBold, "eplbd " + Printable(response.server_version())),
+                   ", up ", Seconds(response.uptime_seconds()), ", term ", response.term(), ", ",
+                   response.ready() ? Paint(terminal, Colour::kGreen, "ready")
+                                    : Paint(terminal, Colour::kRed, "not ready"));
+  if (!response.leader().empty()) {
+    absl::StrAppend(&text, ", leads at ", Printable(response.leader()), " by ",
+                    Printable(response.store()));
+  }
+  text += "\n";
+  if (!response.ready()) text += Paragraph(Printable(response.not_ready_reason()), terminal, 0);
+  for (const std::string& warning : response.warnings()) {
+    text += Paragraph("warning: " + Printable(warning), terminal, 2, Colour::kYellow);
+  }
+  return text;
+}
+
+// Refusals of jobs that the daemon does not have, which are in no table.
+std::string Refusals(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  std::string text;
+  for (const v1::Refusal& refusal : response.refusals()) {
+    const std::string sentence =
+        absl::StrCat(Shortened(refusal.job(), kMostText), " is not served: ", refusal.reason(),
+                     " (", Counted(refusal.count(), "refusal"), ", the newest ",
+                     Seconds(refusal.seconds_ago()), " ago)");
+    absl::StrAppend(&text, "\n", Paragraph(Printable(sentence), terminal, 2, Colour::kRed));
+  }
+  return text;
+}
+
+std::string StateCell(const v1::JobStatus& job) { return Shortened(StateText(job), kMostText); }
+
+std::string RanksCell(const v1::JobStatus& job) {
+  return absl::StrCat(job.connected_ranks(), "/", job.world_size());
+}
+
+// The facts about a job for which the table has no room.
+std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
+  const std::string name = Shortened(Printable(job.job()), kMostText) + " ";
+  std::string text = StateNotes(job, name, terminal) +
+                     Paragraph(name + "balancedness " + BalancednessText(job), terminal);
+  if (const std::string objective = ObjectiveText(job); !objective.empty()) {
+    text += Paragraph(name + objective, terminal);
+  }
+  if (job.last_reason().empty()) return text;
+  return text + Paragraph(name + "last decision: " + Printable(job.last_reason()), terminal);
+}
+
+// Leaves one job and its refusals. errors: NotFound when the daemon has neither.
+absl::Status KeepJob(const std::string& job, v1::GetStatusResponse* response) {
+  if (job.empty()) return absl::OkStatus();
+  const auto is_another = [&job](const auto& one) { return one.job() != job; };
+  auto* jobs = response->mutable_jobs();
+  jobs->erase(std::remove_if(jobs->begin(), jobs->end(), is_another), jobs->end());
+  auto* refusals = response->mutable_refusals();
+  refusals->erase(std::remove_if(refusals->begin(), refusals->end(), is_another), refusals->end());
+  if (!jobs->empty() || !refusals->empty()) return absl::OkStatus();
+  return NotFound("the daemon has no job ", Printable(job));
+}
+
+std::string JobNameTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  Table table({"job", "state", "policy", ">layers", ">experts", ">slots", ">GPUs", ">nodes",
+               ">ranks", ">version", ">run", "run id"});
+  for (const v1::JobStatus& job : response.jobs()) {
+    const v1::Shape& shape = job.shape();
+    const std::string policy = Printable(job.policy().name());
+    table.rows.push_back({Shortened(Printable(job.job()), kMostText), StateCell(job),
+                          OrDash(!policy.empty(), policy), absl::StrCat(shape.num_layers()),
+                          absl::StrCat(shape.num_experts()), absl::StrCat(shape.num_slots()),
+                          absl::StrCat(shape.num_gpus()), absl::StrCat(shape.num_nodes()),
+                          absl::StrCat(job.world_size()), absl::StrCat(job.version()),
+                          OrDash(job.run_number() > 0, absl::StrCat(job.run_number())),
+                          Shortened(Printable(job.run_id()), kMostText / 2)});
+  }
+  table.drop = {"run id", "run", "nodes", "policy", "version"};
+  return FormatTable(table, terminal);
+}
+
+// The names of jobs, for scripts and completion. A shell may expand what it reads, so names that no
+// daemon of ours accepts are left out.
+std::string Names(const v1::GetStatusResponse& response) {
+  std::string text;
+  for (const v1::JobStatus& job : response.jobs()) {
+    if (!wire::CheckPlainName("job", job.job()).ok()) continue;
+    absl::StrAppend(&text, job.job(), "\n");
+  }
+  return text;
+}
+
+absl::Status AskJobs(const GetOptions& options, v1::GetStatusResponse* response) {
+  if (options.job.empty()) return Ask(options.query, v1::GetStatusRequest(), response);
+  return AskAboutJob(options.query, options.job, v1::GetJobRequest(), response->add_jobs())
+      .status();
+}
+
+}  // namespace
+
+Output RunStatus(const GetOptions& options, const Terminal& terminal) {
+  v1::GetStatusResponse response;
+  EPLB_RETURN_IF_ERROR(Ask(options.query, v1::GetStatusRequest(), &response));
+  EPLB_RETURN_IF_ERROR(KeepJob(options.job, &response));
+  if (options.query.format == Format::kJson) {
+    return wire::DumpJson(StatusJson(response, options.ranks)) + "\n";
+  }
+  std::string text = Daemon(response, terminal) + "\n";
+  if (response.jobs().empty()) {
+    absl::StrAppend(&text, response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet",
+                    "\n");
+  } else {
+    // The job's notes repeat the ratios.
+    text += FormatTable(MessageTable(response.jobs(), terminal,
+                                     {{"state", InWords<v1::JobStatus>(StateCell)},
+                                      {"connected_ranks", InWords<v1::JobStatus>(RanksCell)}}),
+                        terminal);
+  }
+  for (const v1::JobStatus& job : response.jobs()) {
+    absl::StrAppend(&text, "\n", Notes(job, terminal));
+  }
+  return text + Refusals(response, terminal);
+}
+
+Output RunGetJobs(const GetOptions& options, const Terminal& terminal) {
+  v1::GetStatusResponse response;
+  EPLB_RETURN_IF_ERROR(AskJobs(options, &response));
+  if (options.names) return Names(response);
+  if (options.query.format == Format::kJson) {
+    Json status = StatusJson(response, options.ranks);
+    Json jobs;
+    for (const char* key : {"jobs", "jobs_hidden", "refusals", "warnings"}) {
+      jobs[key] = std::move(status[key]);
+    }
+    return wire::DumpJson(jobs) + "\n";
+  }
+  const bool none_visible = response.jobs().empty() && response.jobs_hidden();
+  return {kOk, JobNameTable(response, terminal), none_visible ? kNoVisibleJob : ""};
+}
+
+}  // namespace eplb::cli
