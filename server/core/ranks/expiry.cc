@@ -21,8 +21,8 @@ bool HasEnded(const Job& job) {
 
 // An operator stopped it, and would not see that it goes on: forgotten only when there is no other.
 bool IsStopped(const Job& job) {
-  return job.paused || job.patch.mode == "observe" || job.phase == Phase::kQuarantine ||
-         !job.quarantine.empty();
+  return job.orders.paused || job.orders.patch.mode == "observe" ||
+         job.phase == Phase::kQuarantine || !job.quarantine.empty();
 }
 
 // Which job makes room first; none for one that does not.
