@@ -69,10 +69,10 @@ absl::Status CheckChange(const Change& change) {
 int64_t VersionOf(const Job& job) { return job.last_known ? job.last_known->version : 0; }
 
 absl::Status CheckJob(const State& state, const Job& job, const Change& change) {
-  const auto seen = std::ranges::find_if(job.requests, [&change](const DoneRequest& done) {
+  const auto seen = std::ranges::find_if(job.orders.requests, [&change](const DoneRequest& done) {
     return done.request_id == change.request_id;
   });
-  if (seen != job.requests.end()) {
+  if (seen != job.orders.requests.end()) {
     return absl::AlreadyExistsError(
         absl::StrCat("request_id ", change.request_id, " was done before: ", seen->outcome));
   }
@@ -95,8 +95,8 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
 // The id is used up from here on; goes out with the Store of the change.
 DoneRequest UseUp(Deed& deed) {
   DoneRequest done{.request_id = deed.change.request_id, .outcome = deed.outcome};
-  deed.job.requests.push_back(done);
-  if (std::ssize(deed.job.requests) > kMaxDoneRequests) deed.job.requests.pop_front();
+  deed.job.orders.requests.push_back(done);
+  if (std::ssize(deed.job.orders.requests) > kMaxDoneRequests) deed.job.orders.requests.pop_front();
   return done;
 }
 
@@ -115,7 +115,7 @@ void Audit(Deed& deed) {
 }
 
 std::string PauseText(const Job& job) {
-  return job.paused ? absl::StrCat("paused: ", job.pause_reason) : "not paused";
+  return job.orders.paused ? absl::StrCat("paused: ", job.orders.pause_reason) : "not paused";
 }
 
 absl::Status Do(Deed& deed, const Rebalance& rebalance) {
@@ -139,25 +139,25 @@ absl::Status Do(Deed& deed, const Pause&) {
   Job& job = deed.job;
   deed.before = PauseText(job);
   // The first operator's reason stays, whose pause this is still. A rollback pauses by itself.
-  const bool again = job.paused && job.pause_reason.starts_with("paused by ");
-  if (!again) job.pause_reason = absl::StrCat("paused", deed.By());
-  job.paused = true;
-  job.paused_by_lost_store = false;  // now it is the operator's
-  job.memory_is_ours = true;         // ranks that have yet to come do not lift it
+  const bool again = job.orders.paused && job.orders.pause_reason.starts_with("paused by ");
+  if (!again) job.orders.pause_reason = absl::StrCat("paused", deed.By());
+  job.orders.paused = true;
+  job.orders.paused_by_lost_store = false;  // now it is the operator's
+  job.memory.is_ours = true;                // ranks that have yet to come do not lift it
   job.chunks.despite_pause = false;
   Remember(job);
   deed.after = PauseText(job);
   if (again) {
     deed.outcome =
-        absl::StrCat("paused before: ", job.pause_reason, "; asked for again", deed.By());
+        absl::StrCat("paused before: ", job.orders.pause_reason, "; asked for again", deed.By());
     Write(deed);
     Audit(deed);
     return absl::OkStatus();
   }
   deed.outcome = job.proposal
-                     ? absl::StrCat(job.pause_reason, "; version ", job.proposal->message.version,
-                                    " is in flight and ends first")
-                     : job.pause_reason;
+                     ? absl::StrCat(job.orders.pause_reason, "; version ",
+                                    job.proposal->message.version, " is in flight and ends first")
+                     : job.orders.pause_reason;
   Write(deed);
   Audit(deed);
   if (job.phase == Phase::kSolving) {
@@ -184,13 +184,13 @@ absl::Status Do(Deed& deed, const Resume&) {
   const char* did = "resumed";
   if (quarantined) {
     did = "the quarantine was ended";
-  } else if (!job.paused) {
+  } else if (!job.orders.paused) {
     did = "was not paused; resume was asked for";  // no error, like a second pause
   }
   deed.before = absl::StrCat(PauseText(job), quarantined ? ", QUARANTINE" : "");
-  job.paused = false;
-  job.paused_by_lost_store = false;
-  job.pause_reason.clear();
+  job.orders.paused = false;
+  job.orders.paused_by_lost_store = false;
+  job.orders.pause_reason.clear();
   job.quarantine.clear();
   Remember(job);
   deed.after = PauseText(job);
@@ -275,9 +275,9 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
     MeasureRollback(job, *rollback.placement, plan);
   }
   deed.before = absl::StrCat("version ", job.last_known->version, ", ", PauseText(job));
-  job.paused = true;
-  job.paused_by_lost_store = false;
-  job.pause_reason = absl::StrCat(kForRollback, version, deed.By());
+  job.orders.paused = true;
+  job.orders.paused_by_lost_store = false;
+  job.orders.pause_reason = absl::StrCat(kForRollback, version, deed.By());
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
   deed.outcome = absl::StrCat("the placement of version ", version, " is proposed in ",
                               CountText(static_cast<int64_t>(chunks.size()), "chunk"), " with ",
@@ -304,7 +304,7 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
   Settings settings = wire::Patched(job.settings, set.settings);
   if (job.current) EPLB_RETURN_IF_ERROR(CheckFits(settings, job.current->topology));
   deed.before = wire::SettingsText(job.settings, set.settings);
-  job.patch = wire::Merged(std::move(job.patch), set.settings);
+  job.orders.patch = wire::Merged(std::move(job.orders.patch), set.settings);
   job.settings = std::move(settings);
   Remember(job);
   deed.after = wire::SettingsText(job.settings, set.settings);

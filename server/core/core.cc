@@ -171,7 +171,7 @@ WindowLimits LimitsOf(const DecisionContext& context, const Run& run) {
 // Looks at all jobs only when the windows of this one have grown.
 void BoundLoads(State& state, Job& job, absl::Time now) {
   const int64_t bytes = BytesOf(job.windows);
-  if (bytes > std::exchange(job.window_bytes, bytes)) {
+  if (bytes > std::exchange(job.reports.window_bytes, bytes)) {
     std::vector<Windows*> windows;
     for (auto& [name, one] : state.jobs) windows.push_back(&one.windows);
     state.counters.windows_given_up +=
@@ -234,11 +234,11 @@ void KeepNewest(DecisionContext& context, const Job& job, const Run& run, bool m
 // NOT_COUNTING begins and ends with one event each.
 void WatchCounting(DecisionContext& context, Job& job) {
   std::string seen = NotCountingReason(job);
-  if (seen.empty() != job.not_counting.empty()) {
+  if (seen.empty() != job.reports.not_counting.empty()) {
     RecordNotice(context, job, seen.empty() ? "counting" : "not_counting",
                  seen.empty() ? "all reporting ranks count tokens again, in all layers" : seen);
   }
-  job.not_counting = std::move(seen);
+  job.reports.not_counting = std::move(seen);
 }
 
 void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& report) {
@@ -270,10 +270,10 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
     RecordEvent(context, job, note.name, job.last_known ? job.last_known->version : 0, note.reason);
   }
   counters.windows_given_up += outcome.num_given_up;
-  job.windows_given_up += outcome.num_given_up;
+  job.reports.windows_given_up += outcome.num_given_up;
   if (!outcome.completed) return;
   ++counters.windows;
-  job.covered_step = job.windows.complete.back().last_step;
+  job.reports.covered_step = job.windows.complete.back().last_step;
   if (outcome.measured) {
     NoteMeasured(context, job);
   } else {
@@ -290,7 +290,8 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
 void DropUnusedLoads(const State& state, Job& job, absl::Time now) {
   if (HasSession(job) || now - job.unattended_since < state.config.session_grace) return;
   DropLoads(job.windows);
-  job.chooser = {};  // it keeps loads and placements, and begins again with the next window
+  job.decisions
+      .chooser = {};  // it keeps loads and placements, and begins again with the next window
 }
 
 Sender SenderOf(State& state, SessionId session, const SessionBinding& binding) {
@@ -344,9 +345,9 @@ void OnTermNotStored(DecisionContext& context, SessionId last_hello, const absl:
 
 // Takes back what was to be sent after a failed Store. A proposal of that decision was never made.
 void DropUnsent(DecisionContext& context, Job& job, const absl::Status& status) {
-  job.store_error = status;
-  job.stored.reset();
-  job.tell_memory = Tell::kAll;  // those that it was sent to behind the write did not get it
+  job.store.error = status;
+  job.store.stamp.reset();
+  job.memory.tell = Tell::kAll;  // those that it was sent to behind the write did not get it
   if (!job.proposal || job.proposal->decision_count + 1 != context.state.decision_count) return;
   job.proposal.reset();
   job.chunks = {};
@@ -410,9 +411,9 @@ void StoreWhatIsDue(DecisionContext& context) {
   }
   for (auto& [name, job] : context.state.jobs) {
     if (!MayStore(job)) continue;
-    const bool retry = !job.store_error.ok() &&
-                       context.now - job.store_attempt >= context.state.config.store_retry;
-    if (!retry && !(job.write_due && job.store_error.ok())) continue;
+    const bool retry = !job.store.error.ok() &&
+                       context.now - job.store.attempted_at >= context.state.config.store_retry;
+    if (!retry && !(job.store.due && job.store.error.ok())) continue;
     StoreJob(context, job);
     return;
   }
@@ -453,9 +454,9 @@ void On(DecisionContext& context, const DrainRequested& event) {
 void Restore(State& state, StoredJob stored, absl::Time now) {
   Job& job = state.jobs[stored.job];
   job.name = stored.job;
-  job.phase_since = stored.end ? absl::FromUnixMicros(stored.end->unix_micros()) : now;
-  job.last_retry_at = now;
-  job.next_version = std::max(stored.next_version, stored.version + 1);
+  job.in_phase.since = stored.end ? absl::FromUnixMicros(stored.end->unix_micros()) : now;
+  job.in_phase.retried_at = now;
+  job.versions.next = std::max(stored.next_version, stored.version + 1);
   for (const RanVersion& ran : stored.history) NoteRan(job, ran.version, ran.digest);
   if (stored.placement) {
     const Digest digest = DigestOf(*stored.placement);
@@ -463,23 +464,24 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
     job.last_known = LastKnownPlacement{
         stored.version, digest, std::make_shared<const Placement>(*std::move(stored.placement))};
   }
-  job.stored = StoreStamp{stored.version, job.next_version,
-                          job.last_known ? job.last_known->digest : Digest(),
-                          stored.end ? stored.end->SerializeAsString() : ""};
+  job.store.stamp = StoreStamp{stored.version, job.versions.next,
+                               job.last_known ? job.last_known->digest : Digest(),
+                               stored.end ? stored.end->SerializeAsString() : ""};
   Recall(state, job, stored.memory);
   // Its stragglers are refused after a restart as they were before.
   if (stored.end && stored.end->ending() != v1::RUN_ENDING_LOST) {
-    const bool is_newest = stored.end->run_id() == job.remembered;
-    AddGone(job, {stored.end->run_id(), is_newest ? job.run_number : 0});
+    const bool is_newest = stored.end->run_id() == job.owner.run_id;
+    AddGone(job, {stored.end->run_id(), is_newest ? job.owner.run_number : 0});
   }
-  job.ended_before = std::move(stored.end);
-  job.memory_is_ours = true;
-  job.term = std::max(state.term, job.memory_term + 1);
-  if (job.run_number > 0 && !job.ended_before) job.owner_due = now + state.config.session_grace;
+  job.owner.ended_before = std::move(stored.end);
+  job.memory.is_ours = true;
+  job.term = std::max(state.term, job.memory.term + 1);
+  if (job.owner.run_number > 0 && !job.owner.ended_before)
+    job.owner.due = now + state.config.session_grace;
   // How a run ended says more than that it had been stopped.
   if (!job.quarantine.empty()) job.phase = Phase::kQuarantine;
-  job.requests.assign(std::make_move_iterator(stored.requests.begin()),
-                      std::make_move_iterator(stored.requests.end()));
+  job.orders.requests.assign(std::make_move_iterator(stored.requests.begin()),
+                             std::make_move_iterator(stored.requests.end()));
   job.plans.assign(std::make_move_iterator(stored.plans.begin()),
                    std::make_move_iterator(stored.plans.end()));
   ForgetOldTimes(job);
@@ -491,7 +493,7 @@ void NoteExecuted(State& state, const Event& event) {
   if (std::holds_alternative<StoreFailed>(event)) return;
   state.undo.reset();
   const auto job = state.jobs.find(state.last_stored_job);
-  if (job != state.jobs.end()) job->second.store_error = absl::OkStatus();
+  if (job != state.jobs.end()) job->second.store.error = absl::OkStatus();
   state.last_stored_job.clear();
   state.last_hello = 0;
 }

@@ -115,24 +115,23 @@ void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
       status.set_prediction_evidence(plan->prediction_evidence());
     }
   }
-  *status.mutable_prediction_counts() = job.prediction_counts;
-  if (job.settings.policy.chooses && job.chooser.state != nullptr) {
-    AddCandidates(*job.chooser.state, status.mutable_candidates());
+  *status.mutable_prediction_counts() = job.decisions.prediction_counts;
+  if (job.settings.policy.chooses && job.decisions.chooser.state != nullptr) {
+    AddCandidates(*job.decisions.chooser.state, status.mutable_candidates());
   }
   if (const uint64_t step = LastSwitchedStep(job); step > 0) status.set_last_switched_step(step);
-  status.set_commits(static_cast<uint64_t>(job.commits));
-  status.set_last_reason(job.last_reason);
-  if (!job.plans.empty()) {
-    v1::Plan& newest = *status.mutable_newest_plan();
-    ToProto(job.plans.back(), &newest);
+  status.set_commits(static_cast<uint64_t>(job.decisions.commits));
+  status.set_last_reason(job.decisions.last_reason);
+  if (!job.decisions.plans.empty()) {
+    v1::Plan& newest = *status.mutable_newest_plan() = job.decisions.plans.back();
     newest.clear_candidates();
     newest.clear_times();
   }
-  if (job.account.pause_seconds > 0) status.set_spent_seconds(job.account.pause_seconds);
+  if (job.decisions.account.pause_seconds > 0) status.set_spent_seconds(job.decisions.account.pause_seconds);
   if (!job.current) return;
   const double token_seconds = CostsOf(state, job).token_seconds;
-  if (token_seconds > 0 && job.account.windows > 0) {
-    status.set_saved_seconds(job.account.saved_peak_tokens * token_seconds);
+  if (token_seconds > 0 && job.decisions.account.windows > 0) {
+    status.set_saved_seconds(job.decisions.account.saved_peak_tokens * token_seconds);
   }
 }
 
@@ -145,7 +144,7 @@ void ShowRun(const Job& job, absl::Time now, v1::JobStatus& status) {
   if (const double seconds = SecondsPerStep(run.rate); seconds > 0) {
     status.set_step_seconds(seconds);
   }
-  if (run.ending == Ending::kLive) status.set_not_counting_reason(job.not_counting);
+  if (run.ending == Ending::kLive) status.set_not_counting_reason(job.reports.not_counting);
   if (const auto coverage = CoverageNow(job)) status.set_coverage_now(*coverage);
   status.set_reduce(run.reduce == wire::Reduce::kRoot ? "root" : "rank");
   status.set_split(wire::SplitName(run.split));
@@ -170,17 +169,17 @@ void ShowCandidate(const Config& config, const Job& job, absl::Time now, v1::Job
 // Progress of the job, and what stops it.
 void ShowState(const State& state, const Job& job, absl::Time now, v1::JobStatus& status) {
   status.set_state(StateOf(job));
-  status.set_state_seconds(absl::ToDoubleSeconds(now - job.phase_since));
+  status.set_state_seconds(absl::ToDoubleSeconds(now - job.in_phase.since));
   status.set_waiting_for(WaitingFor(job));
   status.set_stuck_seconds(absl::ToDoubleSeconds(StuckFor(state.config, job, now)));
   status.set_stalled(job.stall.told.name);
   status.set_stalled_reason(job.stall.told.reason);
-  status.set_paused(job.paused);
-  status.set_pause_reason(job.pause_reason);
-  status.set_paused_by_lost_store(job.paused_by_lost_store);
+  status.set_paused(job.orders.paused);
+  status.set_pause_reason(job.orders.pause_reason);
+  status.set_paused_by_lost_store(job.orders.paused_by_lost_store);
   status.set_take_over_refused(TakeOverRefused(job, now));
-  if (now - job.refused_at < kRefusalShown) status.set_refusal(job.refusal);
-  status.set_refused_hellos(static_cast<uint64_t>(job.refused_hellos));
+  if (now - job.refused.at < kRefusalShown) status.set_refusal(job.refused.reason);
+  status.set_refused_hellos(static_cast<uint64_t>(job.refused.count));
   status.set_step(static_cast<uint64_t>(job.step));
 }
 
@@ -188,7 +187,7 @@ void Show(const State& state, const Job& job, absl::Time now, v1::JobStatus& sta
   status.set_job(job.name);
   status.set_term(static_cast<uint64_t>(job.term));
   status.set_run_number(
-      static_cast<uint64_t>(job.current ? job.current->run_number : job.run_number));
+      static_cast<uint64_t>(job.current ? job.current->run_number : job.owner.run_number));
   wire::ToProto(wire::PatchOf(job.settings), status.mutable_policy());
   ShowState(state, job, now, status);
   ShowMeasured(job, status);
@@ -211,7 +210,7 @@ void Show(const State& state, const Job& job, absl::Time now, v1::JobStatus& sta
   status.set_last_window_first_step(static_cast<uint64_t>(newest.first_step));
   status.set_last_window_last_step(static_cast<uint64_t>(newest.last_step));
   if (newest.coverage > 0) status.set_coverage(newest.coverage);
-  status.set_windows_given_up(static_cast<uint64_t>(job.windows_given_up));
+  status.set_windows_given_up(static_cast<uint64_t>(job.reports.windows_given_up));
 }
 
 absl::Status NoSuchJob(const std::string& job) { return NotFound("no job ", job); }
@@ -246,7 +245,7 @@ absl::StatusOr<wire::PlacementBody> Core::PlacementInForce(const std::string& jo
 absl::StatusOr<int64_t> Core::NextVersion(const std::string& job) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
-  return found->second.next_version;
+  return found->second.versions.next;
 }
 
 absl::StatusOr<std::vector<v1::Plan>> Core::Plans(const std::string& job, int32_t limit) const {
@@ -328,8 +327,8 @@ absl::Status Core::Readiness() const {
   if (state_->draining) return Unavailable("the daemon drains");
   if (!state_->term_stored) return Unavailable("the term cannot be stored");
   for (const auto& [name, job] : state_->jobs) {
-    if (job.store_error.ok()) continue;
-    return Unavailable("job ", name, " cannot be stored: ", job.store_error.ToString());
+    if (job.store.error.ok()) continue;
+    return Unavailable("job ", name, " cannot be stored: ", job.store.error.ToString());
   }
   return absl::OkStatus();
 }

@@ -34,7 +34,7 @@ bool IsDue(const State& state, const Job& job) {
   if (!MayDecide(state, job).ok()) return false;
   const int64_t step = job.windows.complete.back().last_step;
   if (Chooses(job)) return true;  // it has its own pace
-  return !job.last_decision_step || step - *job.last_decision_step >= job.settings.every_steps;
+  return !job.decisions.last_step || step - *job.decisions.last_step >= job.settings.every_steps;
 }
 
 // Returns the solver's decision, with sentences about the job's current state added to its reason.
@@ -121,7 +121,7 @@ void AddWindows(const Job& job, PlannerQuestion& question) {
   for (auto window = complete.rbegin(); window != complete.rend(); ++window) {
     if (std::ssize(question.windows) == most) break;
     if (!HasTokens(*window->load)) continue;
-    const bool is_fresh = window->last_step > job.chooser.last_step;
+    const bool is_fresh = window->last_step > job.decisions.chooser.last_step;
     if (is_fresh && question.num_fresh < most_fresh) ++question.num_fresh;
     question.windows.push_back({window->load, window->last_step - window->first_step + 1});
   }
@@ -130,7 +130,7 @@ void AddWindows(const Job& job, PlannerQuestion& question) {
 
 PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Request& request) {
   const bool asked = request.force || !request.actor.empty();
-  PlannerQuestion question{.state = job.chooser.state,
+  PlannerQuestion question{.state = job.decisions.chooser.state,
                            .costs = PricesOf(state, job),
                            .options = {.split = job.current->split,
                                        .policy = {.hierarchy = job.settings.hierarchy},
@@ -141,10 +141,10 @@ PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Requ
   if (!Chooses(job)) {
     question.options.candidates = {{job.settings.policy.name, {.windows = question.options.every}}};
   }
-  if (job.last_decision_step && job.current->report_every > 0) {
+  if (job.decisions.last_step && job.current->report_every > 0) {
     // Also a daemon that begins again keeps to the job's pace.
     question.windows_since_decision =
-        (job.windows.complete.back().last_step - *job.last_decision_step) /
+        (job.windows.complete.back().last_step - *job.decisions.last_step) /
         job.current->report_every;
   }
   AddWindows(job, question);
@@ -162,7 +162,7 @@ DecisionQuestion QuestionOf(const State& state, const Job& job, const Request& r
           .limits = LimitsOf(job),
           .migration = job.current->migration,
           .costs = CostsOf(state, job),
-          .predictions = job.predictions,
+          .predictions = job.decisions.predictions,
           .force = request.force};
 }
 
@@ -171,9 +171,10 @@ void TakeAnswer(const Solved& solved, Job& job) {
   if (!solved.planned.ok()) return;
   const PlannerOutcome& planned = **solved.planned;
   const bool preview = job.solving.preview;
-  if (!preview) job.chooser = {.state = planned.state, .last_step = job.solving.last_step};
+  if (!preview)
+    job.decisions.chooser = {.state = planned.state, .last_step = job.solving.last_step};
   if (solved.answer == nullptr) return;
-  if (!preview) job.last_decision_step = job.solving.last_step;
+  if (!preview) job.decisions.last_step = job.solving.last_step;
   job.solving.first_step = solved.answer->first_step;
   job.solving.balancedness = solved.answer->measured_balancedness;
 }
@@ -230,7 +231,7 @@ void TellFreezeOver(DecisionContext& context, Job& job) {
   const int64_t step = windows.complete.back().last_step;
   const bool froze =
       freeze.first <= freeze.last && windows.complete.front().first_step <= freeze.last;
-  if (!froze || step <= freeze.last || job.last_decision_step.value_or(-1) > freeze.last) return;
+  if (!froze || step <= freeze.last || job.decisions.last_step.value_or(-1) > freeze.last) return;
   RecordEvent(context, job, "freeze_over", job.last_known->version,
               absl::StrCat("step ", step, ": the frozen steps ", wire::StepsText(freeze),
                            " are over, decisions are made again"));
@@ -238,13 +239,13 @@ void TellFreezeOver(DecisionContext& context, Job& job) {
 
 // Returns true if this decision is skipped after a proposal that did not commit.
 bool BacksOff(DecisionContext& context, Job& job, int64_t step) {
-  if (job.back_off.to_skip <= 0) return false;
-  --job.back_off.to_skip;
+  if (job.decisions.back_off.to_skip <= 0) return false;
+  --job.decisions.back_off.to_skip;
   Remember(job);
   RecordEvent(
       context, job, "kept", job.last_known->version,
       absl::StrCat("step ", step, ": kept, backing off after a proposal that did not ", "commit; ",
-                   CountText(job.back_off.to_skip, "more decision"), " will be skipped"));
+                   CountText(job.decisions.back_off.to_skip, "more decision"), " will be skipped"));
   return true;
 }
 
@@ -267,13 +268,13 @@ void WatchWindow(const DecisionContext& context, Job& job) {
   if (!job.last_known || !job.last_known->placement || !job.current) return;
   if (!job.windows.newest.has_tokens) return;  // it shows nothing of any placement
   if (!(job.last_known->placement->topology() == job.current->topology)) return;
-  PredictionRecord predictions = job.predictions;
+  PredictionRecord predictions = job.decisions.predictions;
   {
     const ReadersIn readers(context.lock);
     // Shapes were checked when the window was added and when the placement was adopted.
     if (!predictions.Observe(PassedOf(job, job.windows.complete.back())).ok()) return;
   }
-  job.predictions = std::move(predictions);
+  job.decisions.predictions = std::move(predictions);
 }
 
 absl::Status MayDecide(const State& state, const Job& job) {
@@ -282,9 +283,9 @@ absl::Status MayDecide(const State& state, const Job& job) {
   };
   if (state.draining) return no("is served by a daemon that drains");
   if (job.phase != Phase::kIdle) return no(StateText(job));
-  if (job.paused) {
-    const bool says_so = job.pause_reason.starts_with("paused");
-    return no(absl::StrCat(says_so ? "is " : "is paused: ", job.pause_reason));
+  if (job.orders.paused) {
+    const bool says_so = job.orders.pause_reason.starts_with("paused");
+    return no(absl::StrCat(says_so ? "is " : "is paused: ", job.orders.pause_reason));
   }
   if (job.current->num_connected < job.current->world_size()) {
     return no(absl::StrCat("has ", job.current->num_connected, " of ", job.current->world_size(),
@@ -313,9 +314,9 @@ void MaybeSolve(DecisionContext& context, Job& job) {
   if (!IsDue(context.state, job)) return;
   TellFreezeOver(context, job);
   const int64_t step = job.windows.complete.back().last_step;
-  const int64_t after_step = job.last_decision_step.value_or(-1);
+  const int64_t after_step = job.decisions.last_step.value_or(-1);
   if (!Chooses(job)) {
-    job.last_decision_step = step;
+    job.decisions.last_step = step;
     if (BacksOff(context, job, step)) return;
   }
   absl::StatusOr<Window> estimate = EstimateSince(context, job, after_step);
@@ -363,7 +364,8 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   const bool preview = job.solving.preview;
   // A decision on steps without tokens predicts nothing.
   if (!preview && decision->balancedness_computed > 0) {
-    job.predictions.Begin(decision->target, decision->balancedness_computed, decision->prediction);
+    job.decisions.predictions.Begin(decision->target, decision->balancedness_computed,
+                                    decision->prediction);
   }
   if (planner != nullptr) {
     const std::string text = BacktestText(planner->backtest);
@@ -410,7 +412,7 @@ void HandleSolveStarted(DecisionContext& context, const SolveStarted& started) {
   Job& job = found->second;
   if (job.phase != Phase::kSolving || started.solve_id != job.solving.id) return;
   job.solving.began = true;
-  job.phase_since = context.now;
+  job.in_phase.since = context.now;
 }
 
 absl::Duration SolveDeadline(const Config& config, const Job& job) {
@@ -420,7 +422,7 @@ absl::Duration SolveDeadline(const Config& config, const Job& job) {
 void CheckSolveDeadline(DecisionContext& context, Job& job) {
   if (job.phase != Phase::kSolving) return;
   const absl::Duration deadline = SolveDeadline(context.state.config, job);
-  if (context.now - job.phase_since < deadline) return;
+  if (context.now - job.in_phase.since < deadline) return;
   if (job.solving.began) {
     return AbandonSolve(context, job,
                         absl::StrCat("kept, policy ", job.solving.policy_name,

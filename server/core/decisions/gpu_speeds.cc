@@ -56,7 +56,7 @@ void RecordChange(DecisionContext& context, Job& job, const GpuSpeedEstimate::Ch
     return;
   }
   const std::string sentence =
-      SpeedSentence(job.speed_estimate, {.gpu = change.gpu, .speed = change.after});
+      SpeedSentence(job.speeds.estimate, {.gpu = change.gpu, .speed = change.after});
   const char* const use = job.settings.gpu_speeds == wire::SpeedMode::kApply
                               ? "; the next decision plans less load for it"
                               : "; gpu_speeds is observe, so decisions do not use it";
@@ -111,7 +111,7 @@ absl::StatusOr<GpuSpeeds> SpeedsAskedFor(const Job& job, const Load& load) {
   EPLB_RETURN_IF_ERROR(CheckGpus(settings, topology));
   std::vector<double> speeds(static_cast<size_t>(topology.num_gpus()), 1);
   if (settings.gpu_speeds == wire::SpeedMode::kApply) {
-    for (const wire::StatedSpeed& one : job.speed_estimate.slow()) {
+    for (const wire::StatedSpeed& one : job.speeds.estimate.slow()) {
       if (one.gpu < topology.num_gpus()) speeds[static_cast<size_t>(one.gpu)] = one.speed;
     }
   }
@@ -134,15 +134,15 @@ absl::StatusOr<GpuSpeeds> SpeedsAskedFor(const Job& job, const Load& load) {
 
 void WatchGpuSpeeds(DecisionContext& context, Job& job) {
   if (job.settings.gpu_speeds == wire::SpeedMode::kOff) {
-    const bool named = !job.speed_estimate.slow().empty();
-    job.speed_estimate = {};
+    const bool named = !job.speeds.estimate.slow().empty();
+    job.speeds.estimate = {};
     if (named) Remember(job);
     return;
   }
   const Window& window = job.windows.complete.back();
   if (window.step_seconds.empty() || window.on_gpus == nullptr || !CanMeasure(*job.current)) return;
   const std::vector<GpuSpeedEstimate::Change> changes =
-      job.speed_estimate.AddWindow(SecondsOfGpus(*job.current, window), TokensOfGpus(window));
+      job.speeds.estimate.AddWindow(SecondsOfGpus(*job.current, window), TokensOfGpus(window));
   for (const GpuSpeedEstimate::Change& change : changes) RecordChange(context, job, change);
   if (!changes.empty()) Remember(job);
 }
@@ -158,8 +158,8 @@ void RefreshSpeeds(DecisionContext& context, Job& job, const Load& load) {
   if (asked.ok() && !asked->all_equal()) {
     job.windows.speeds = std::make_shared<const GpuSpeeds>(*asked);
   }
-  if (unused == job.speeds_unused) return;
-  job.speeds_unused = unused;
+  if (unused == job.speeds.unused) return;
+  job.speeds.unused = unused;
   if (unused.empty()) return;
   RecordNotice(context, job, "speeds_unused",
                absl::StrCat("decisions use no GPU speeds: ", unused));
@@ -206,7 +206,7 @@ void ShowSpeeds(const Job& job, v1::JobStatus& status) {
   const GpuSpeeds* in_use = job.windows.speeds.get();
   for (int32_t gpu = 0; gpu < job.current->grid.num_gpus(); ++gpu) {
     const Source source = SourceOf(job.settings, gpu);
-    const auto& slow = job.speed_estimate.slow();
+    const auto& slow = job.speeds.estimate.slow();
     const auto measured =
         std::ranges::find_if(slow, [gpu](const wire::StatedSpeed& one) { return one.gpu == gpu; });
     const double used = in_use == nullptr ? 1 : in_use->SpeedOf(GpuId{gpu});
@@ -217,7 +217,7 @@ void ShowSpeeds(const Job& job, v1::JobStatus& status) {
     speed.set_source(NameOf(source));
     if (measured == slow.end()) continue;
     speed.set_measured(measured->speed);
-    speed.set_reason(SpeedSentence(job.speed_estimate, *measured));
+    speed.set_reason(SpeedSentence(job.speeds.estimate, *measured));
   }
 }
 

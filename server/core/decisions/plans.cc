@@ -24,8 +24,8 @@ void Count(DecisionContext& context, v1::PlanResult result) {
 
 // The pause of a rollback outlives it: its reason must not speak of what did not come.
 void TellFailedRollback(Job& job, const v1::Plan& plan, const std::string& why) {
-  absl::string_view rest = job.pause_reason;
-  if (plan.policy() != wire::kRollbackPolicy || !job.paused ||
+  absl::string_view rest = job.orders.pause_reason;
+  if (plan.policy() != wire::kRollbackPolicy || !job.orders.paused ||
       !absl::ConsumePrefix(&rest, kForRollback)) {
     return;
   }
@@ -34,8 +34,9 @@ void TellFailedRollback(Job& job, const v1::Plan& plan, const std::string& why) 
       plan.chunks_committed() == 0
           ? "nothing was moved"
           : absl::StrCat(plan.chunks_committed(), " of ", plan.num_chunks(), " chunks were moved");
-  job.pause_reason = absl::StrCat("rollback to version ", rest.substr(0, end), " failed: ", why,
-                                  "; ", moved, "; it was asked for", rest.substr(end));
+  job.orders.pause_reason =
+      absl::StrCat("rollback to version ", rest.substr(0, end), " failed: ", why, "; ", moved,
+                   "; it was asked for", rest.substr(end));
   Remember(job);
 }
 
@@ -45,7 +46,7 @@ void CountPrediction(Job& job, const v1::Plan& plan) {
   const bool judged = plan.has_prediction_error() && plan.has_balancedness_seen();
   if (!judged || plan.result() != v1::PLAN_RESULT_COMMITTED) return;
   const double off = plan.balancedness_seen() - plan.balancedness_predicted();
-  v1::PredictionCounts& counts = job.prediction_counts;
+  v1::PredictionCounts& counts = job.decisions.prediction_counts;
   if (std::abs(off) <= plan.prediction_error()) {
     counts.set_within(counts.within() + 1);
   } else if (off > 0) {
@@ -247,8 +248,9 @@ void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal)
 void NoteMeasured(DecisionContext& context, Job& job) {
   const Measured& measured = *job.windows.measured;
   if (measured.peak_load_without_eplb) {
-    ++job.account.windows;
-    job.account.saved_peak_tokens += *measured.peak_load_without_eplb - measured.peak_load;
+    ++job.decisions.account.windows;
+    job.decisions.account.saved_peak_tokens +=
+        *measured.peak_load_without_eplb - measured.peak_load;
   }
   NoteSeen(context, job);
 }

@@ -29,7 +29,7 @@ double MeasuredTokenSeconds(const Job& job) {
 double MeanSecondsPerByte(const Job& job) {
   double seconds = 0;
   double bytes = 0;
-  for (const MeasuredPause& pause : job.pauses) {
+  for (const MeasuredPause& pause : job.decisions.pauses) {
     seconds += pause.seconds;
     bytes += static_cast<double>(pause.bytes);
   }
@@ -40,7 +40,7 @@ double MeanSecondsPerByte(const Job& job) {
 // weigh more than bytes. 0 if nothing was measured.
 double SecondsPerByte(const Job& job) {
   MeasuredPause largest;
-  for (const MeasuredPause& pause : job.pauses) {
+  for (const MeasuredPause& pause : job.decisions.pauses) {
     if (std::tie(pause.bytes, pause.seconds) > std::tie(largest.bytes, largest.seconds)) {
       largest = pause;
     }
@@ -67,7 +67,7 @@ BoundaryLimits LimitsOf(const Job& job) {
           .rows_per_chunk = RowsPerChunk(job),
           .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
           .seconds_per_byte = SecondsPerByte(job),
-          .measured = {job.pauses.begin(), job.pauses.end()}};
+          .measured = {job.decisions.pauses.begin(), job.decisions.pauses.end()}};
 }
 
 std::string WhyNotNextChunk(const Job& job) {

@@ -55,11 +55,11 @@ void AddMoves(DecisionContext& context, const Job& job) {
 void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposal) {
   Counters& counters = context.state.counters;
   AddCapped(counters.received_bytes, proposal.received_bytes.value_or(0));
-  job.account.pause_seconds += proposal.longest_pause_seconds;
+  job.decisions.account.pause_seconds += proposal.longest_pause_seconds;
   if (proposal.most_received_bytes == 0) return;
-  job.pauses.push_back(
+  job.decisions.pauses.push_back(
       {.bytes = proposal.most_received_bytes, .seconds = proposal.longest_pause_seconds});
-  if (std::ssize(job.pauses) > kMaxPauses) job.pauses.pop_front();
+  if (std::ssize(job.decisions.pauses) > kMaxPauses) job.decisions.pauses.pop_front();
 }
 
 // While the chunk before it is in flight, so that nothing waits for it at the commit.
@@ -131,8 +131,8 @@ void Commit(DecisionContext& context, Job& job) {
   const wire::Propose& message = proposal.message;
   job.last_known = LastKnownPlacement{message.version, message.digest, proposal.after};
   NoteRan(job, message.version, message.digest);
-  job.back_off = {};
-  ++job.commits;
+  job.decisions.back_off = {};
+  ++job.decisions.commits;
   Remember(job);
   StoreJob(context, job);
   RecordEvent(
@@ -153,7 +153,7 @@ void Commit(DecisionContext& context, Job& job) {
                                 message.version, proposal.longest_pause_seconds, most));
   }
   const bool all_here = job.current->num_connected == job.current->world_size();
-  const bool paused = (job.paused || job.settings.observe) && !job.chunks.despite_pause;
+  const bool paused = (job.orders.paused || job.settings.observe) && !job.chunks.despite_pause;
   const bool go_on =
       job.phase != Phase::kQuarantine && all_here && !context.state.draining && !paused;
   const std::string why_not = go_on ? WhyNotNextChunk(job) : "";
@@ -252,7 +252,7 @@ void ProposeNextChunk(DecisionContext& context, Job& job, std::optional<DoneRequ
   proposal.decision_count = context.state.decision_count;
   wire::Propose& message = proposal.message;
   message.term = job.term;
-  message.version = job.next_version++;
+  message.version = job.versions.next++;
   message.base_version = job.last_known->version;
   message.base_digest = job.last_known->digest;
   message.digest = chunk.digest;
@@ -305,14 +305,15 @@ void Quarantine(DecisionContext& context, Job& job, const std::string& reason) {
 }
 
 void BackOffMore(Job& job) {
-  job.back_off.length = std::clamp(2 * job.back_off.length, 1, kMaxSkippedDecisions);
-  job.back_off.to_skip = job.back_off.length;
+  job.decisions.back_off.length =
+      std::clamp(2 * job.decisions.back_off.length, 1, kMaxSkippedDecisions);
+  job.decisions.back_off.to_skip = job.decisions.back_off.length;
   Remember(job);
 }
 
 void CheckProposalDeadline(DecisionContext& context, Job& job) {
   const Config& config = context.state.config;
-  const absl::Duration age = context.now - job.last_retry_at;
+  const absl::Duration age = context.now - job.in_phase.retried_at;
   const auto missed = [&job](absl::Duration deadline) {
     return absl::StrCat("within ", absl::FormatDuration(deadline), " it still waited for ",
                         WaitingFor(job));
@@ -323,14 +324,14 @@ void CheckProposalDeadline(DecisionContext& context, Job& job) {
     StartCancel(context, job,
                 absl::StrCat(missed(DeadlineOf(config, job)), VotesText(*job.current)), true);
   } else if (job.phase == Phase::kCancelling && age >= config.cancel_deadline) {
-    job.last_retry_at = context.now;
+    job.in_phase.retried_at = context.now;
     Resend(context, job);
     const absl::Duration deadline = DeadlineOf(config, job);
-    if (job.stuck_recorded || context.now - job.phase_since < deadline) return;
-    job.stuck_recorded = true;
+    if (job.in_phase.stuck_recorded || context.now - job.in_phase.since < deadline) return;
+    job.in_phase.stuck_recorded = true;
     RecordEvent(context, job, "stuck", job.proposal->message.version, missed(deadline));
   } else if (job.phase == Phase::kQuarantine && job.proposal && age >= config.cancel_deadline) {
-    job.last_retry_at = context.now;
+    job.in_phase.retried_at = context.now;
     Resend(context, job);
   }
 }

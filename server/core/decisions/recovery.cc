@@ -110,7 +110,7 @@ void TellUsedNumber(DecisionContext& context, Job& job) {
       absl::StrCat("run ", run.name, " has another shape than the one ",
                    "before and began under version ", running,
                    ", which was in use before it, because its rank 0 did not receive a fresh ",
-                   "number; the next version is ", job.next_version));
+                   "number; the next version is ", job.versions.next));
 }
 
 }  // namespace
@@ -143,11 +143,11 @@ void TryRelease(DecisionContext& context, Job& job) {
     return;
   }
   job.pending_fetch = {};
-  job.refusal.clear();
+  job.refused.reason.clear();
   NoteRan(job, job.last_known->version, job.last_known->digest);
   job.windows.placements.Add(job.last_known->version, job.last_known->placement);
   SetPhase(context, job, Phase::kIdle);
-  if (job.memory_term < job.term) Remember(job);  // so that the store has this daemon as leader
+  if (job.memory.term < job.term) Remember(job);  // so that the store has this daemon as leader
   StoreJobIfChanged(context, job);
   SettleOldPlan(context, job);
   RecordEvent(context, job, "released", first.running_version,
@@ -205,12 +205,13 @@ void Handle(DecisionContext& context, Sender sender, const wire::PlacementBody& 
 
 void RetryRecovery(DecisionContext& context, Job& job) {
   const Config& config = context.state.config;
-  if (job.phase != Phase::kRecovering || context.now - job.last_retry_at < config.prepare_deadline)
+  if (job.phase != Phase::kRecovering ||
+      context.now - job.in_phase.retried_at < config.prepare_deadline)
     return;
-  job.last_retry_at = context.now;
+  job.in_phase.retried_at = context.now;
   if (!IsRecoveringAndLive(job)) return;
-  if (!job.stuck_recorded) {
-    job.stuck_recorded = true;
+  if (!job.in_phase.stuck_recorded) {
+    job.in_phase.stuck_recorded = true;
     RecordEvent(context, job, "stuck", job.last_known ? job.last_known->version : 0,
                 absl::StrCat("RECOVERING, waiting for ", WaitingFor(job)));
   }

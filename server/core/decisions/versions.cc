@@ -11,26 +11,26 @@
 namespace eplb::core {
 
 void NoteRan(Job& job, int64_t version, const Digest& digest) {
-  job.ran.emplace(version, digest);
-  if (job.ran.size() > kMaxRan) job.ran.erase(job.ran.begin());
+  job.versions.ran.emplace(version, digest);
+  if (job.versions.ran.size() > kMaxRan) job.versions.ran.erase(job.versions.ran.begin());
 }
 
 void TellReusedVersion(DecisionContext& context, Job& job, Run& run, const wire::Hello& hello) {
-  const auto ran = job.ran.find(hello.running_version);
-  if (ran == job.ran.end() || ran->second == hello.running_digest) return;
+  const auto ran = job.versions.ran.find(hello.running_version);
+  if (ran == job.versions.ran.end() || ran->second == hello.running_digest) return;
   if (std::exchange(run.reuse_told, true)) return;
   RecordEvent(
       context, job, "version_reused", hello.running_version,
       absl::StrCat("run ", run.name, " runs version ", hello.running_version, " with digest ",
                    ShortHex(hello.running_digest), ", the job ran digest ", ShortHex(ran->second),
                    " under that number before, which stays in the history; the next version is ",
-                   job.next_version));
+                   job.versions.next));
 }
 
 absl::Status CheckGivenOut(const Job& job, const char* message, int64_t version) {
-  if (version < job.next_version) return absl::OkStatus();
+  if (version < job.versions.next) return absl::OkStatus();
   return InvalidInput(message, ": version is ", version, ", the job's next version is ",
-                      job.next_version, ": this daemon did not propose it");
+                      job.versions.next, ": this daemon did not propose it");
 }
 
 void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
@@ -44,7 +44,7 @@ void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
     return;
   }
   Job& job = found->second;
-  if (!Spend(job.reserve_budget, context.now)) {
+  if (!Spend(job.budgets.reservations, context.now)) {
     context.decision.effects.emplace_back(Reply{
         ask.ticket, ResourceExhausted("job ", job.name, " reserved ", Budget::kBurst,
                                       " versions and gets another each ",
@@ -53,7 +53,7 @@ void HandleReserveVersion(DecisionContext& context, const ReserveVersion& ask) {
     return;
   }
   Undo undo = UndoOf(context, job, ask.ticket, "reserve_version");
-  const int64_t version = job.next_version++;
+  const int64_t version = job.versions.next++;
   if (BelongsInStore(job)) {
     StoreJob(context, job);
     state.undo = std::move(undo);

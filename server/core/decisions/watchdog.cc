@@ -46,17 +46,17 @@ absl::Duration DeadlineOf(const Config& config, const Job& job) {
 }
 
 absl::Duration StuckFor(const Config& config, const Job& job, absl::Time now) {
-  const absl::Duration age = now - job.phase_since;
+  const absl::Duration age = now - job.in_phase.since;
   return age > kPatience * DeadlineOf(config, job) ? age : absl::ZeroDuration();
 }
 
 void WatchState(DecisionContext& context, Job& job) {
   const absl::Duration age = StuckFor(context.state.config, job, context.now);
-  if (age == absl::ZeroDuration() || job.watched) return;
-  job.watched = true;
+  if (age == absl::ZeroDuration() || job.in_phase.stuck_counted) return;
+  job.in_phase.stuck_counted = true;
   ++context.state.counters.stuck;
-  if (job.stuck_recorded) return;
-  job.stuck_recorded = true;
+  if (job.in_phase.stuck_recorded) return;
+  job.in_phase.stuck_recorded = true;
   RecordEvent(context, job, "stuck", job.last_known ? job.last_known->version : 0,
               absl::StrCat(wire::EnumText(StateOf(job)), " for ",
                            absl::FormatDuration(absl::Trunc(age, absl::Seconds(1))),

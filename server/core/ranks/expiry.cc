@@ -21,9 +21,9 @@ bool HasEnded(const Job& job) {
 
 // An operator stopped it, and would not see that it goes on: forgotten only when there is no other.
 bool IsStopped(const Job& job) {
-  const auto mode = job.patch.find("mode");
-  const bool observes = mode != job.patch.end() && mode->second == Scalar("observe");
-  return job.paused || observes || job.phase == Phase::kQuarantine || !job.quarantine.empty();
+  const auto mode = job.orders.patch.find("mode");
+  const bool observes = mode != job.orders.patch.end() && mode->second == Scalar("observe");
+  return job.orders.paused || observes || job.phase == Phase::kQuarantine || !job.quarantine.empty();
 }
 
 // Which job makes room first; none for one that does not.

@@ -94,12 +94,12 @@ absl::Status CheckRaises(const State& state, const wire::Hello& hello) {
   const auto found = state.jobs.find(hello.job);
   const Job* job = found == state.jobs.end() ? nullptr : &found->second;
   const int64_t term = job == nullptr ? state.term : job->term;
-  const int64_t version = job == nullptr ? 0 : job->next_version;
+  const int64_t version = job == nullptr ? 0 : job->versions.next;
   EPLB_RETURN_IF_ERROR(CheckRaise("highest_term", hello.highest_term, term));
   EPLB_RETURN_IF_ERROR(CheckRaise("highest_version", hello.highest_version, version));
   EPLB_RETURN_IF_ERROR(CheckRaise("running_version", hello.running_version, version));
   EPLB_RETURN_IF_ERROR(CheckRaise("prepared_version", hello.prepared_version, version));
-  return CheckRaise("run_number", hello.run_number, job == nullptr ? 0 : job->run_number);
+  return CheckRaise("run_number", hello.run_number, job == nullptr ? 0 : job->owner.run_number);
 }
 
 absl::Status CheckPosition(const wire::Hello& hello, const Config& config) {
@@ -332,11 +332,11 @@ int64_t HighestVersion(const wire::Hello& hello) {
 void TellStoreBehind(DecisionContext& context, Job& job, const wire::Hello& hello) {
   const bool was_read = job.last_known.has_value() && job.first_hello == 0;
   const int64_t seen = HighestVersion(hello);
-  if (!was_read || hello.highest_term == 0 || seen < job.next_version) return;
+  if (!was_read || hello.highest_term == 0 || seen < job.versions.next) return;
   ++context.state.counters.stores_behind;
   RecordEvent(context, job, "store_behind", job.last_known->version,
               absl::StrCat("rank ", hello.rank, " has seen version ", seen,
-                           ", and the store knows none above ", job.next_version - 1,
+                           ", and the store knows none above ", job.versions.next - 1,
                            ": it is older than what runs; the next version is above both"));
 }
 
@@ -388,12 +388,12 @@ void NoteRefusal(DecisionContext& context, const wire::Hello& hello, const absl:
   }
   Job& job = found->second;
   if (WasReplaced(job, hello)) return;
-  job.refusal = why;
-  job.refused_at = context.now;
+  job.refused.reason = why;
+  job.refused.at = context.now;
   if (later) return;
-  ++job.refused_hellos;
-  job.turned_away = why;
-  job.turned_away_at = context.now;
+  ++job.refused.count;
+  job.refused.for_good = why;
+  job.refused.for_good_at = context.now;
 }
 
 }  // namespace

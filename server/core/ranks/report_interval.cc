@@ -50,9 +50,9 @@ int32_t NumReporters(const Run& run) {
 
 // Why windows are longer than configured; empty when they are not.
 std::string LongerText(const State& state, const Job& job) {
-  const int32_t factor = std::max(state.report_overload.factor, job.report_overload.factor);
+  const int32_t factor = std::max(state.report_overload.factor, job.reports.overload.factor);
   if (factor == 1) return "";
-  const char* const why = state.report_overload.factor >= job.report_overload.factor
+  const char* const why = state.report_overload.factor >= job.reports.overload.factor
                               ? "the daemon is behind with the reports"
                               : "the job's ranks report above limits.messages_per_second";
   return absl::StrCat("; ", why, ", so windows are ", factor, " times as long as configured");
@@ -113,13 +113,13 @@ void NoteDroppedReports(State& state, const Tick& tick, absl::Time now) {
     Job& job = state.jobs.at(binding->second.job);
     if (!job.current || job.current->name != binding->second.run_id) continue;
     job.current->ranks[binding->second.rank].reports_dropped += limited.count;
-    job.report_overload.dropped_reports += limited.count;
+    job.reports.overload.dropped_reports += limited.count;
     ++reporters[job.name];
   }
   for (auto& [name, job] : state.jobs) {
     const auto found = reporters.find(name);
     const bool most = found != reporters.end() && 2 * found->second > NumReporters(*job.current);
-    Adjust(job.report_overload, most, now);
+    Adjust(job.reports.overload, most, now);
   }
 }
 
@@ -130,7 +130,8 @@ void CheckReportInterval(DecisionContext& context, Job& job) {
     return;
   }
   if (IsChanging(job)) return;
-  const int32_t factor = std::max(context.state.report_overload.factor, job.report_overload.factor);
+  const int32_t factor =
+      std::max(context.state.report_overload.factor, job.reports.overload.factor);
   const int64_t wanted = std::min<int64_t>(int64_t{configured} * factor, kMaxReportEvery);
   if (!AllHave(*job.current, static_cast<int32_t>(wanted))) {
     Announce(context, job, static_cast<int32_t>(wanted));

@@ -48,8 +48,8 @@ absl::Status Replaced(const Run& old, const Run& fresh, bool yields) {
 // first steps of a new one are slow, and it may be as slow as the one before.
 absl::Duration FirstPatience(const DecisionContext& context, const Job& job, bool goes_on) {
   const absl::Duration as_before =
-      PatienceFor(absl::Seconds(job.report_seconds), absl::Seconds(job.gap_seconds));
-  if (goes_on && job.report_seconds > 0) return as_before;
+      PatienceFor(absl::Seconds(job.reports.seconds), absl::Seconds(job.reports.gap_seconds));
+  if (goes_on && job.reports.seconds > 0) return as_before;
   return std::max(context.state.config.prepare_deadline, as_before);
 }
 
@@ -108,27 +108,27 @@ void StartRun(DecisionContext& context, Job& job, Run run) {
     if (!yields) RememberGone(job, job.current->name, job.current->run_number);
   }
   // The run that owned the job before this daemon started did not come back in time.
-  if (!yields && !job.remembered.empty() && job.remembered != run.name) {
-    RememberGone(job, job.remembered, job.run_number);
+  if (!yields && !job.owner.run_id.empty() && job.owner.run_id != run.name) {
+    RememberGone(job, job.owner.run_id, job.owner.run_number);
   }
-  const bool is_first = job.run_number == 0;
+  const bool is_first = job.owner.run_number == 0;
   run.run_number = NumberOf(job, run);
   // A rank of a run that goes on may still bring a memory that is newer than the daemon's.
-  const bool goes_on = job.remembered == run.name && job.run_number == run.run_number;
+  const bool goes_on = job.owner.run_id == run.name && job.owner.run_number == run.run_number;
   // To a daemon that does not know the job the first to come is a newcomer, whatever its number.
   if (!is_first) run.claimed = run.run_number;
-  job.run_number = run.run_number;
+  job.owner.run_number = run.run_number;
   job.current = std::move(run);
   if (!goes_on) Remember(job, Tell::kAll);
   job.windows = {};
-  job.not_counting.clear();
-  job.covered_step = -1;
-  job.pauses.clear();
+  job.reports.not_counting.clear();
+  job.reports.covered_step = -1;
+  job.decisions.pauses.clear();
   BeginRun(job, job.current->name);
-  job.ended_before.reset();
+  job.owner.ended_before.reset();
   job.step = 0;
   for (const Rank& rank : job.current->ranks) job.step = std::max(job.step, rank.step);
-  const double usual_gap = goes_on ? job.gap_seconds : 0;
+  const double usual_gap = goes_on ? job.reports.gap_seconds : 0;
   BeginSteps(*job.current, FirstPatience(context, job, goes_on), absl::Seconds(usual_gap),
              context.now);
   if (job.current->num_hello > 0) NoteHelloStep(*job.current, job.step, context.now);
@@ -180,7 +180,7 @@ void EndRun(DecisionContext& context, Job& job, v1::RunEnding how, const std::st
   if (gathers) StartCandidate(context, job);
   if (!BelongsInStore(job)) return;
   if (how == v1::RUN_ENDING_LOST) {
-    job.write_due = true;  // a Tick is about all jobs: it stores last
+    job.store.due = true;  // a Tick is about all jobs: it stores last
   } else {
     StoreJobIfChanged(context, job);
   }

@@ -21,7 +21,7 @@ constexpr char kStartAnew[] = "; to be balanced again, start all its ranks anew"
 
 // A run owned the job when the daemon before this one went away, and its ranks may be on the
 // way back.
-bool OwnerIsDue(const Job& job, absl::Time now) { return !job.current && now < job.owner_due; }
+bool OwnerIsDue(const Job& job, absl::Time now) { return !job.current && now < job.owner.due; }
 
 bool IsGathered(const Run& run) { return run.num_hello == run.world_size(); }
 
@@ -30,7 +30,7 @@ bool IsGathered(const Run& run) { return run.num_hello == run.world_size(); }
 bool IsHere(const Run& run) { return run.num_connected == run.world_size(); }
 
 bool IsGone(const Job& job, const std::string& name) {
-  return std::ranges::any_of(job.ended_runs,
+  return std::ranges::any_of(job.owner.ended_runs,
                              [&name](const wire::EndedRun& one) { return one.run_id == name; });
 }
 
@@ -38,16 +38,16 @@ bool IsGone(const Job& job, const std::string& name) {
 // whose name is not known got it from another daemon, which had seen fewer runs: it is a
 // newcomer here.
 bool IsForgotten(const Job& job, const wire::Hello& hello) {
-  if (hello.run_number == 0 || job.ended_runs.size() < wire::kMaxEndedRuns) return false;
-  return hello.run_id != job.remembered &&
-         std::ranges::all_of(job.ended_runs, [&hello](const wire::EndedRun& one) {
+  if (hello.run_number == 0 || job.owner.ended_runs.size() < wire::kMaxEndedRuns) return false;
+  return hello.run_id != job.owner.run_id &&
+         std::ranges::all_of(job.owner.ended_runs, [&hello](const wire::EndedRun& one) {
            return one.run_number == 0 || hello.run_number < one.run_number;
          });
 }
 
 std::string OwnerText(const Job& job) {
-  return absl::StrCat("run ", job.run_number,
-                      job.remembered.empty() ? "" : absl::StrCat(" (", job.remembered, ")"));
+  return absl::StrCat("run ", job.owner.run_number,
+                      job.owner.run_id.empty() ? "" : absl::StrCat(" (", job.owner.run_id, ")"));
 }
 
 // A process that was taken for lost is alive after all: it only lost its stream.
@@ -66,7 +66,7 @@ absl::Status CheckMayCome(DecisionContext& context, Job& job, const wire::Hello&
     const v1::RunEnd* end = EndOf(job);
     const bool is_newest = end != nullptr && end->run_id() == hello.run_id;
     std::string why = is_newest ? absl::StrCat(": ", end->reason()) : "";
-    if (!is_newest && job.remembered != hello.run_id && job.run_number > 0) {
+    if (!is_newest && job.owner.run_id != hello.run_id && job.owner.run_number > 0) {
       why = absl::StrCat("; the job belongs to ", OwnerText(job));
     }
     return FailedPrecondition("run ", hello.run_id, " of job ", job.name, " has ended", why,
@@ -84,9 +84,10 @@ absl::StatusOr<Run> MakeFresh(const DecisionContext& context, const Job& job,
   EPLB_ASSIGN_OR_RETURN(Run fresh, MakeRun(hello));
   fresh.since = context.now;
   fresh.claimed = hello.run_number;
-  if (hello.run_id == job.remembered) fresh.claimed = std::max(fresh.claimed, job.run_number);
+  if (hello.run_id == job.owner.run_id)
+    fresh.claimed = std::max(fresh.claimed, job.owner.run_number);
   if (job.last_known && !(job.last_known->placement->topology() == fresh.topology)) {
-    fresh.fresh_version = job.next_version;
+    fresh.fresh_version = job.versions.next;
   }
   return fresh;
 }
@@ -94,7 +95,7 @@ absl::StatusOr<Run> MakeFresh(const DecisionContext& context, const Job& job,
 bool IsVacantFor(const DecisionContext& context, const Job& job, const Run& fresh) {
   // A lost run may come back until all ranks of another one are there.
   if (job.current && job.current->ending != Ending::kFinal) return false;
-  if (OwnerIsDue(job, context.now) && fresh.name != job.remembered && !OwnedItLater(job, fresh)) {
+  if (OwnerIsDue(job, context.now) && fresh.name != job.owner.run_id && !OwnedItLater(job, fresh)) {
     return false;
   }
   // The first of two newcomers goes on.
@@ -143,7 +144,7 @@ std::string MissingRanks(const Run& run) {
 
 bool OwnedItLater(const Job& job, const Run& run) {
   if (job.current && job.current->take_over) return false;  // the newer one, as it says
-  const int64_t claimed = job.current ? job.current->claimed : job.run_number;
+  const int64_t claimed = job.current ? job.current->claimed : job.owner.run_number;
   return run.claimed > claimed;
 }
 
@@ -160,18 +161,19 @@ absl::StatusOr<Run*> FindOrAddRun(DecisionContext& context, Job& job, const wire
 }
 
 bool WasReplaced(const Job& job, const wire::Hello& hello) {
-  if (hello.run_id == job.remembered) return false;
-  const auto gone = std::ranges::find_if(
-      job.ended_runs, [&hello](const wire::EndedRun& one) { return one.run_id == hello.run_id; });
-  if (gone != job.ended_runs.end())
-    return gone->run_number > 0 && gone->run_number < job.run_number;
+  if (hello.run_id == job.owner.run_id) return false;
+  const auto gone = std::ranges::find_if(job.owner.ended_runs, [&hello](const wire::EndedRun& one) {
+    return one.run_id == hello.run_id;
+  });
+  if (gone != job.owner.ended_runs.end())
+    return gone->run_number > 0 && gone->run_number < job.owner.run_number;
   return IsForgotten(job, hello);
 }
 
 void RememberGone(Job& job, const std::string& run_id, int64_t number) {
   if (IsGone(job, run_id)) return;
-  job.ended_runs.push_back({.run_id = run_id, .run_number = number});
-  if (job.ended_runs.size() > wire::kMaxEndedRuns) job.ended_runs.pop_front();
+  job.owner.ended_runs.push_back({.run_id = run_id, .run_number = number});
+  if (job.owner.ended_runs.size() > wire::kMaxEndedRuns) job.owner.ended_runs.pop_front();
   Remember(job, Tell::kAll);
 }
 
@@ -182,7 +184,7 @@ std::string CandidateWaitsFor(const Job& job, absl::Time now) {
   if (OwnerIsDue(job, now)) {
     return absl::StrCat(OwnerText(job), " to reconnect, which owned the job before this daemon ",
                         "started, at most ",
-                        absl::FormatDuration(absl::Ceil(job.owner_due - now, absl::Seconds(1))));
+                        absl::FormatDuration(absl::Ceil(job.owner.due - now, absl::Seconds(1))));
   }
   if (candidate.take_over || !TakeOverRefused(job, now)) return "";
   return absl::StrCat("the end of ", OwnerText(job), ", whose steps advance (at step ", job.step,
@@ -202,9 +204,10 @@ void ServeCandidate(DecisionContext& context, Job& job) {
 }
 
 int64_t NumberOf(const Job& job, const Run& run) {
-  const bool is_owner = run.name == job.remembered && job.run_number > 0;
-  if (is_owner || run.claimed > job.run_number) return std::max(run.claimed, job.run_number);
-  return job.run_number + 1;
+  const bool is_owner = run.name == job.owner.run_id && job.owner.run_number > 0;
+  if (is_owner || run.claimed > job.owner.run_number)
+    return std::max(run.claimed, job.owner.run_number);
+  return job.owner.run_number + 1;
 }
 
 }  // namespace eplb::core

@@ -46,14 +46,14 @@ int32_t WindowSteps(const Run& run) {
 
 // The last step that is in a complete window, or that the run began behind.
 int64_t CoveredStep(const Job& job) {
-  return std::max(job.current->rate.first_step, job.covered_step);
+  return std::max(job.current->rate.first_step, job.reports.covered_step);
 }
 
 Stall StoreStall(const State& state, const Job& job, absl::Time) {
   if (!IsLive(job)) return {};
-  if (!job.store_error.ok()) {
+  if (!job.store.error.ok()) {
     return {"store", absl::StrCat("nothing is proposed, the job cannot be stored: ",
-                                  job.store_error.ToString())};
+                                  job.store.error.ToString())};
   }
   if (!state.term_stored) return {"store", "nothing is proposed, the term cannot be stored"};
   return {};
@@ -97,7 +97,7 @@ Stall HungStall(const State&, const Job& job, absl::Time now) {
 }
 
 bool RefusesRanks(const Job& job, absl::Time now) {
-  return now - job.turned_away_at <= kRefusalMatters;
+  return now - job.refused.for_good_at <= kRefusalMatters;
 }
 
 // "rank 1 is 2000 steps behind with its reports; rank 1 is not connected".
@@ -124,7 +124,7 @@ std::string BehindText(const Job& job, int64_t due, absl::Time now) {
     absl::StrAppend(&text, "; ", RankList(away), away.size() == 1 ? " is" : " are",
                     " not connected");
     // Why it does not come back.
-    if (RefusesRanks(job, now)) absl::StrAppend(&text, "; ", job.turned_away);
+    if (RefusesRanks(job, now)) absl::StrAppend(&text, "; ", job.refused.for_good);
   }
   if (dropped > 0) {
     absl::StrAppend(
@@ -140,14 +140,15 @@ Stall WindowStall(const State&, const Job& job, absl::Time now) {
   const int64_t covered = CoveredStep(job);
   const int64_t missing = (job.step - covered) / WindowSteps(run);
   if (missing < kStallWindows) return {};
-  const std::string since = job.covered_step < 0 ? "yet" : absl::StrCat("since step ", covered);
+  const std::string since =
+      job.reports.covered_step < 0 ? "yet" : absl::StrCat("since step ", covered);
   return {"windows", absl::StrCat("no load window is complete ", since, ", ", missing,
                                   " windows ago: ", BehindText(job, DueWindow(job), now))};
 }
 
 // Nothing that an operator or a setting asked for.
 bool DecisionsAreDue(const State& state, const Job& job) {
-  return !state.draining && !job.paused && job.phase == Phase::kIdle &&
+  return !state.draining && !job.orders.paused && job.phase == Phase::kIdle &&
          !job.windows.complete.empty() && job.windows.newest.has_tokens &&
          !job.settings.freeze_steps.Holds(job.windows.complete.back().last_step);
 }
@@ -156,8 +157,8 @@ Stall DecisionStall(const State& state, const Job& job, absl::Time now) {
   if (job.current->num_connected == 0 || !DecisionsAreDue(state, job)) return {};
   const int64_t window = WindowSteps(*job.current);
   const int64_t every = std::max<int64_t>(job.settings.every_steps, window);
-  const int64_t since = std::max(
-      {job.last_decision_step.value_or(-1), job.chooser.last_step, job.current->rate.first_step});
+  const int64_t since = std::max({job.decisions.last_step.value_or(-1),
+                                  job.decisions.chooser.last_step, job.current->rate.first_step});
   const int64_t steps = job.windows.complete.back().last_step - since;
   if (steps < kDecisionsMissed * every) return {};
   const absl::Status may = MayDecide(state, job);
@@ -165,7 +166,7 @@ Stall DecisionStall(const State& state, const Job& job, absl::Time now) {
           absl::StrCat("nothing was decided for ", steps, " steps, policy.every_steps is ",
                        job.settings.every_steps, ", although load windows are complete",
                        may.ok() ? "" : absl::StrCat(": ", may.message()),
-                       RefusesRanks(job, now) ? absl::StrCat("; ", job.turned_away) : "")};
+                       RefusesRanks(job, now) ? absl::StrCat("; ", job.refused.for_good) : "")};
 }
 
 // The policy or its solver gives no placement.
@@ -208,8 +209,8 @@ Stall WithdrawalStall(const State&, const Job& job, absl::Time) {
   std::string text =
       absl::StrCat(most, " of the newest ", proposals.size(),
                    " proposals were withdrawn, the newest: ", proposals.front()->reason());
-  if (job.back_off.to_skip > 0) {
-    absl::StrAppend(&text, "; the next ", CountText(job.back_off.to_skip, "decision"),
+  if (job.decisions.back_off.to_skip > 0) {
+    absl::StrAppend(&text, "; the next ", CountText(job.decisions.back_off.to_skip, "decision"),
                     " will be skipped");
   }
   return {"withdrawn", std::move(text)};
@@ -228,7 +229,7 @@ Stall CandidateStall(const State& state, const Job& job, absl::Time now) {
 
 Stall RefusalStall(const State&, const Job& job, absl::Time now) {
   if (!RefusesRanks(job, now)) return {};
-  return {"refused", absl::StrCat(job.turned_away, "; ", job.refused_hellos,
+  return {"refused", absl::StrCat(job.refused.for_good, "; ", job.refused.count,
                                   " registrations were refused since the daemon started")};
 }
 

@@ -48,15 +48,15 @@ constexpr std::string_view kRepeatable[] = {"report_short",
 bool MayRecord(DecisionContext& context, Job& job, const std::string& name) {
   const auto* const end = std::end(kRepeatable);
   if (std::find(std::begin(kRepeatable), end, name) == end) return true;
-  if (Spend(job.event_budget, context.now)) return true;
-  ++job.events_left_out;
+  if (Spend(job.budgets.events, context.now)) return true;
+  ++job.budgets.events_left_out;
   ++context.state.counters.events_left_out;
   return false;
 }
 
 void Append(DecisionContext& context, Job& job, const std::string& name, int64_t version,
             std::string reason) {
-  if (const int64_t left_out = std::exchange(job.events_left_out, 0); left_out > 0) {
+  if (const int64_t left_out = std::exchange(job.budgets.events_left_out, 0); left_out > 0) {
     absl::StrAppend(&reason, "; ", left_out,
                     " events that ranks caused were left out of this log before this one");
   }
@@ -68,7 +68,7 @@ void Append(DecisionContext& context, Job& job, const std::string& name, int64_t
 StoreStamp StampOf(const Job& job) {
   const LastKnownPlacement known = job.last_known.value_or(LastKnownPlacement{});
   StoreStamp stamp{
-      .version = known.version, .next_version = job.next_version, .digest = known.digest};
+      .version = known.version, .next_version = job.versions.next, .digest = known.digest};
   if (const v1::RunEnd* end = EndOf(job)) stamp.end = end->SerializeAsString();
   return stamp;
 }
@@ -131,7 +131,7 @@ void RecordEvent(DecisionContext& context, Job& job, const std::string& name, in
                  const std::string& whole_reason) {
   std::string reason = Clipped(whole_reason, kMaxReason);
   context.decision.reason = reason;
-  job.last_reason = reason;
+  job.decisions.last_reason = reason;
   if (MayRecord(context, job, name)) Append(context, job, name, version, std::move(reason));
 }
 
@@ -167,10 +167,7 @@ void StopSolve(DecisionContext& context, Job& job) {
 void SetPhase(DecisionContext& context, Job& job, Phase phase) {
   if (phase != Phase::kSolving) StopSolve(context, job);
   job.phase = phase;
-  job.phase_since = context.now;
-  job.last_retry_at = context.now;
-  job.stuck_recorded = false;
-  job.watched = false;
+  job.in_phase = {.since = context.now, .retried_at = context.now};
 }
 
 void StoreTermIfNeeded(DecisionContext& context) {
@@ -182,8 +179,9 @@ void StoreTermIfNeeded(DecisionContext& context) {
 }
 
 bool BelongsInStore(const Job& job) {
-  const bool must_not_forget = job.paused || !job.quarantine.empty() || !job.patch.empty();
-  return job.last_known || must_not_forget || job.stored || !job.store_error.ok();
+  const bool must_not_forget =
+      job.orders.paused || !job.quarantine.empty() || !job.orders.patch.empty();
+  return job.last_known || must_not_forget || job.store.stamp || !job.store.error.ok();
 }
 
 bool MayStore(const Job& job) {
@@ -191,17 +189,17 @@ bool MayStore(const Job& job) {
 }
 
 void StoreJob(DecisionContext& context, Job& job, std::optional<DoneRequest> done) {
-  job.stored = StampOf(job);
+  job.store.stamp = StampOf(job);
   StoredJob stored{.job = job.name,
-                   .version = job.stored->version,
-                   .next_version = job.next_version,
+                   .version = job.store.stamp->version,
+                   .next_version = job.versions.next,
                    .memory = MemoryOf(job),
                    .done = std::move(done)};
   if (const v1::RunEnd* end = EndOf(job)) stored.end = *end;
   if (job.last_known) stored.placement = *job.last_known->placement;
   context.decision.effects.emplace_back(Store{std::move(stored)});
-  job.store_attempt = context.now;
-  job.write_due = false;
+  job.store.attempted_at = context.now;
+  job.store.due = false;
   context.state.last_stored_job = job.name;
   TellMemory(context, job);
 }
@@ -209,13 +207,13 @@ void StoreJob(DecisionContext& context, Job& job, std::optional<DoneRequest> don
 void StoreJobIfDue(DecisionContext& context, Job& job) {
   if (!BelongsInStore(job)) {
     TellMemory(context, job);
-  } else if (job.write_due && job.store_error.ok() && MayStore(job)) {
+  } else if (job.store.due && job.store.error.ok() && MayStore(job)) {
     StoreJob(context, job);
   }
 }
 
 void StoreJobIfChanged(DecisionContext& context, Job& job) {
-  if (job.stored != StampOf(job)) StoreJob(context, job);
+  if (job.store.stamp != StampOf(job)) StoreJob(context, job);
 }
 
 Undo UndoOf(const DecisionContext& context, const Job& job, int64_t ticket,
@@ -229,7 +227,7 @@ Undo UndoOf(const DecisionContext& context, const Job& job, int64_t ticket,
 }
 
 void RaiseNextVersion(Job& job, int64_t version) {
-  job.next_version = std::max(job.next_version, version + 1);
+  job.versions.next = std::max(job.versions.next, version + 1);
 }
 
 }  // namespace eplb::core

@@ -118,11 +118,11 @@ void AmendEnding(DecisionContext& context, Job& job) {
               absl::StrCat("run ", run.name,
                            " ended for another reason than first reported: ", run.end.reason()));
   // At the end of a Tick: a failure must not drop what follows here.
-  job.write_due = true;
+  job.store.due = true;
 }
 
 const v1::RunEnd* EndOf(const Job& job) {
-  if (!job.current) return job.ended_before ? &*job.ended_before : nullptr;
+  if (!job.current) return job.owner.ended_before ? &*job.owner.ended_before : nullptr;
   return job.current->ending == Ending::kLive ? nullptr : &job.current->end;
 }
 

@@ -34,7 +34,7 @@ std::string WaitingForHellos(const Job& job) {
 
 std::string WaitingForRelease(const Job& job) {
   if (const std::string hellos = WaitingForHellos(job); !hellos.empty()) {
-    return job.refusal.empty() ? hellos : absl::StrCat(hellos, "; ", job.refusal);
+    return job.refused.reason.empty() ? hellos : absl::StrCat(hellos, "; ", job.refused.reason);
   }
   const Run& run = *job.current;
   const auto ready = RanksWhere(run, [](const Rank& rank) { return rank.prepared_version; });

@@ -279,89 +279,140 @@ struct Chooser {
 inline constexpr int32_t kWindowsToSwitch = 1;
 inline PredictionRecord NewPredictions() { return PredictionRecord(kWindowsToSwitch); }
 
+// How long a job is in its phase. SetPhase begins it anew.
+struct InPhase {
+  absl::Time since = absl::InfinitePast();
+  absl::Time retried_at = absl::InfinitePast();  // when the phase's deadline was last acted on
+  bool stuck_recorded = false;
+  bool stuck_counted = false;
+};
+
+// The runs that owned the job, and the one that owns it.
+struct Owner {
+  // Run whose quarantine, account, back-off and last decision are the job's.
+  std::string run_id;
+  int64_t run_number = 0;  // number of the newest run that became the job's own; 0: none did
+  // Until then the run that owned the job when the daemon started may come back.
+  absl::Time due = absl::InfinitePast();
+  // Runs that never come back, newest last, at most wire::kMaxEndedRuns: they failed, or
+  // finished, or another replaced them.
+  std::deque<wire::EndedRun> ended_runs;
+  // How the newest run ended before the daemon started; none once a rank has said Hello since.
+  std::optional<v1::RunEnd> ended_before;
+};
+
+// The newest memory of the job that the store or a rank had.
+struct MemoryStamp {
+  int64_t term = 0;
+  int64_t serial = 0;
+  // The memory is the store's or this daemon's own: a rank may add to what stops the job, not lift
+  // it.
+  bool is_ours = false;
+  Tell tell = Tell::kNobody;  // whom it was not yet sent to
+};
+
+// What is written of the job, and when.
+struct StoreState {
+  std::optional<StoreStamp> stamp;  // none: the job is not in the store
+  absl::Status error;               // of the newest write
+  absl::Time attempted_at = absl::InfinitePast();
+  bool due = false;  // changed by a decision that did not write it
+};
+
+struct Versions {
+  int64_t next = 1;               // above every version that was given out
+  std::map<int64_t, Digest> ran;  // first placement under each number; the newest kMaxRan numbers
+};
+
+// Hellos that were refused.
+struct RefusedHellos {
+  std::string reason;  // reason of the newest; empty: none was
+  absl::Time at = absl::InfinitePast();
+  int64_t count = 0;
+  std::string for_good;  // the newest refusal that is for good
+  absl::Time for_good_at = absl::InfinitePast();
+};
+
+// Changes by operators.
+struct Orders {
+  wire::SettingsPatch patch;
+  bool paused = false;
+  bool paused_by_lost_store = false;  // see JobMemory
+  std::string pause_reason;
+  std::deque<DoneRequest> requests;  // newest last, at most kMaxDoneRequests
+};
+
+// Load reports of the current run.
+struct Reports {
+  int64_t window_bytes = 0;      // bytes of the windows, when they were last bounded
+  std::string not_counting;      // see JobStatus.not_counting_reason
+  int64_t covered_step = -1;     // the last of the newest complete window; -1: none yet
+  int64_t windows_given_up = 0;  // since the daemon started
+  ReportOverload overload;       // above the limits of the job's streams
+  double seconds = 0;            // see JobMemory.report_seconds
+  double gap_seconds = 0;        // see JobMemory
+};
+
+// GPU speeds of the current run.
+struct Speeds {
+  GpuSpeedEstimate estimate;  // kept unless gpu_speeds is off
+  std::string unused;         // why decisions use no GPU speeds, as was recorded; empty: none
+};
+
+// Decisions for the current run, and what came of them. Each decision by itself is in Job::plans.
+struct Decisions {
+  std::optional<int64_t> last_step;
+  BackOff back_off;
+  Chooser chooser;
+  PredictionRecord predictions = NewPredictions();
+  v1::PredictionCounts prediction_counts;  // since the daemon started
+  std::deque<MeasuredPause> pauses;        // pauses of the newest chunks
+  Account account;
+  int64_t commits = 0;  // since the daemon started
+  std::string last_reason;
+};
+
+struct Budgets {
+  Budget events;
+  int64_t events_left_out = 0;  // since the newest that was recorded
+  Budget reservations;          // of versions
+};
+
 struct Job {
   std::string name;
   Phase phase = Phase::kRecovering;
-  absl::Time phase_since = absl::InfinitePast();
-  absl::Time last_retry_at =
-      absl::InfinitePast();  // when the deadline of this phase was last acted on
-  bool stuck_recorded = false;
-  bool watched = false;  // this state was counted as stuck
+  InPhase in_phase;
   StallWatch stall;
 
   std::optional<Run> current;
   std::optional<Run> candidate;  // gathers while `current` is live
-  // Runs that never come back, newest last, at most wire::kMaxEndedRuns: they failed, or
-  // finished, or another replaced them.
-  std::deque<wire::EndedRun> ended_runs;
+  Owner owner;
+  int64_t step = 0;                                      // highest step of any rank of `current`
+  absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
 
-  int64_t run_number = 0;  // number of the newest run that became the job's own; 0: none did
-  // Until then the run that owned the job when the daemon started may come back.
-  absl::Time owner_due = absl::InfinitePast();
   int64_t term = 0;           // term with which this daemon leads the job
   SessionId first_hello = 0;  // the first that was welcomed under it; 0: none was
-  int64_t memory_term = 0;    // term of the newest memory, and
-  int64_t memory_serial = 0;  // its serial
-  // The memory is the store's or this daemon's own: a rank may add to what stops the job, not lift
-  // it.
-  bool memory_is_ours = false;
-  Tell tell_memory = Tell::kNobody;  // whom the newest memory was not yet sent to
-  // Name of that run, whose quarantine, account, back-off and last decision follow.
-  std::string remembered;
+  MemoryStamp memory;
+  StoreState store;
+  RefusedHellos refused;
+  Budgets budgets;
+
+  wire::Settings settings;  // current settings
+  Orders orders;
   std::string quarantine;  // why nothing is proposed until an operator resumes; empty: none
 
   std::optional<LastKnownPlacement> last_known;
-  std::optional<StoreStamp> stored;
-  int64_t next_version = 1;
-  std::map<int64_t, Digest> ran;  // first placement under each number; the newest kMaxRan numbers
-  // How the newest run ended before the daemon started; none once a rank has said Hello since.
-  std::optional<v1::RunEnd> ended_before;
-  absl::Status store_error;
-  std::string refusal;  // reason of the newest Hello that was refused; empty: none was
-  absl::Time refused_at = absl::InfinitePast();
-  int64_t refused_hellos = 0;
-  std::string turned_away;  // the newest refusal that is for good
-  absl::Time turned_away_at = absl::InfinitePast();
-  absl::Time store_attempt = absl::InfinitePast();
-  bool write_due = false;  // changed by a decision that did not write it
-
-  wire::SettingsPatch patch;  // settings by operators
-  wire::Settings settings;    // current settings
-  bool paused = false;
-  bool paused_by_lost_store = false;  // see JobMemory
-  std::string pause_reason;
-  std::deque<DoneRequest> requests;                      // newest last, at most kMaxDoneRequests
-  std::deque<v1::Plan> plans;                            // newest last, at most kMaxPlans
-  std::deque<MeasuredPause> pauses;                      // pauses of the newest chunks
-  absl::Time unattended_since = absl::InfiniteFuture();  // no rank has been connected since
-
+  Versions versions;
   Windows windows;
-  int64_t window_bytes = 0;        // bytes of `windows`, when they were last bounded
-  std::string not_counting;        // see JobStatus.not_counting_reason
-  int64_t covered_step = -1;       // the last of its newest complete window; -1: none yet
-  int64_t windows_given_up = 0;    // since the daemon started
-  ReportOverload report_overload;  // above the limits of its streams
-  Account account;
-  GpuSpeedEstimate speed_estimate;  // speeds in this run; kept unless gpu_speeds is off
-  std::string speeds_unused;        // why decisions use no GPU speeds, as was recorded; empty: none
-  PredictionRecord predictions = NewPredictions();  // predictions of this run's decisions
-  Chooser chooser;
-  std::optional<int64_t> last_decision_step;
-  BackOff back_off;
-  double report_seconds = 0;  // see JobMemory
-  double gap_seconds = 0;     // see JobMemory
+  Reports reports;
+  Speeds speeds;
+
+  Decisions decisions;
+  std::deque<v1::Plan> plans;  // newest last, at most kMaxPlans
   Solving solving;
   Chunks chunks;
   std::optional<Proposal> proposal;
   PendingFetch pending_fetch;
-
-  int64_t step = 0;  // highest step of any rank of `current`
-  int64_t commits = 0;
-  v1::PredictionCounts prediction_counts;  // since the daemon started
-  std::string last_reason;
-  Budget event_budget;
-  int64_t events_left_out = 0;  // since the newest that was recorded
-  Budget reserve_budget;
 };
 
 // The change that the newest decision made: taken back should its Store fail.

@@ -71,56 +71,37 @@ void Simplify(Run& run) {
 }
 
 void Simplify(Job& job, bool carries) {
-  job.phase_since = kNow;
-  job.owner_due = job.owner_due > kNow ? kBetween : absl::InfinitePast();
+  job.in_phase = {.since = kNow, .retried_at = kNow};
+  job.owner.due = job.owner.due > kNow ? kBetween : absl::InfinitePast();
   if (job.first_hello != 0) job.first_hello = 1;
-  job.ran.clear();  // a second placement of a number is an event
-  job.refused_at = kNow;
-  job.refused_hellos = 0;
-  job.last_retry_at = kNow;
-  job.stuck_recorded = false;
-  job.watched = false;
-  job.stall = {};  // words only
-  job.report_overload = {};
-  job.windows_given_up = 0;
-  job.covered_step = -1;
-  job.not_counting.clear();
-  job.turned_away.clear();  // words only
-  job.turned_away_at = absl::InfinitePast();
-  if (job.stored && !job.stored->end.empty()) {
-    v1::RunEnd end = EndIn(*job.stored);
+  job.versions.ran.clear();  // a second placement of a number is an event
+  job.refused = {};          // words only, like the next
+  job.stall = {};
+  job.reports = {};  // there are none
+  if (job.store.stamp && !job.store.stamp->end.empty()) {
+    v1::RunEnd end = EndIn(*job.store.stamp);
     Simplify(end);
-    job.stored->end = end.SerializeAsString();
+    job.store.stamp->end = end.SerializeAsString();
   }
-  if (job.ended_before) Simplify(*job.ended_before);
+  if (job.owner.ended_before) Simplify(*job.owner.ended_before);
   if (job.current) Simplify(*job.current);
   if (job.candidate) Simplify(*job.candidate);
-  job.store_attempt = absl::InfinitePast();
+  job.store.attempted_at = absl::InfinitePast();
   // Records of decisions: no decision reads them, but those of operators, of which there are none.
   job.plans.clear();
-  job.pauses.clear();                             // shortens chunks, which have one layer here
   job.unattended_since = absl::InfiniteFuture();  // no run lasts until a job expires
   job.windows = {};
-  job.window_bytes = 0;
-  job.event_budget = {};  // for people only, like the next
-  job.events_left_out = 0;
-  job.reserve_budget = {};
-  job.paused_by_lost_store = false;  // words only
+  job.budgets = {};                         // for people only, like the next
+  job.orders.paused_by_lost_store = false;  // words only
   if (!job.quarantine.empty()) job.quarantine = "why";
   if (!carries) {  // only the store's memory is ever read
-    job.memory_serial = 0;
-    job.memory_is_ours = false;
-    job.tell_memory = core::Tell::kNobody;
+    job.memory.serial = 0;
+    job.memory.is_ours = false;
+    job.memory.tell = core::Tell::kNobody;
   }
-  job.account = {};
-  job.predictions = core::NewPredictions();
-  job.chooser = {};
-  job.speed_estimate = {};  // the ranks record no step times here
-  job.speeds_unused.clear();
-  job.last_decision_step.reset();
-  job.back_off = {};
-  job.report_seconds = 0;
-  job.gap_seconds = 0;
+  // Its pauses shorten chunks, which have one layer here.
+  job.decisions = {};
+  job.speeds = {};  // the ranks record no step times here
   if (job.solving.id != 0) job.solving.id = 1;
   job.solving.began_at = core::kNoTime;
   job.solving.seconds = 0;
@@ -140,10 +121,6 @@ void Simplify(Job& job, bool carries) {
     proposal.withdrawal.clear();
   }
   job.step = 0;
-  job.commits = 0;
-  job.prediction_counts.Clear();
-  job.last_reason.clear();
-  job.refusal.clear();
 }
 
 void Add(const Rank& rank, Bytes& bytes) {
@@ -188,35 +165,35 @@ void Add(const Job& job, Bytes& bytes) {
   bytes.Add(static_cast<int64_t>(job.phase));
   Add(job.current, bytes);
   Add(job.candidate, bytes);
-  for (const wire::EndedRun& gone : job.ended_runs) {
+  for (const wire::EndedRun& gone : job.owner.ended_runs) {
     bytes.Add(gone.run_id);
     bytes.Add(gone.run_number);
   }
-  bytes.Add(job.run_number);
+  bytes.Add(job.owner.run_number);
   bytes.Add(job.term);
   bytes.Add(job.first_hello);
-  bytes.Add(int64_t{job.owner_due > kNow});
-  bytes.Add(job.memory_term);
-  bytes.Add(job.memory_serial);
-  bytes.Add(int64_t{job.memory_is_ours} * 4 + static_cast<int64_t>(job.tell_memory));
-  bytes.Add(job.remembered);
+  bytes.Add(int64_t{job.owner.due > kNow});
+  bytes.Add(job.memory.term);
+  bytes.Add(job.memory.serial);
+  bytes.Add(int64_t{job.memory.is_ours} * 4 + static_cast<int64_t>(job.memory.tell));
+  bytes.Add(job.owner.run_id);
   bytes.Add(job.quarantine);
   bytes.Add(int64_t{job.last_known.has_value()});
   if (job.last_known) {
     bytes.Add(job.last_known->version);
     bytes.Add(job.last_known->digest);
   }
-  bytes.Add(int64_t{job.stored.has_value()});
-  if (job.stored) {
-    bytes.Add(job.stored->version);
-    bytes.Add(job.stored->next_version);
-    bytes.Add(job.stored->digest);
-    bytes.Add(job.stored->end);
+  bytes.Add(int64_t{job.store.stamp.has_value()});
+  if (job.store.stamp) {
+    bytes.Add(job.store.stamp->version);
+    bytes.Add(job.store.stamp->next_version);
+    bytes.Add(job.store.stamp->digest);
+    bytes.Add(job.store.stamp->end);
   }
-  AddEnd(job.ended_before, bytes);
-  bytes.Add(job.next_version);
-  bytes.Add(int64_t{job.store_error.ok()});
-  bytes.Add(int64_t{job.write_due});
+  AddEnd(job.owner.ended_before, bytes);
+  bytes.Add(job.versions.next);
+  bytes.Add(int64_t{job.store.error.ok()});
+  bytes.Add(int64_t{job.store.due});
   bytes.Add(job.solving.id);
   bytes.Add(int64_t{job.chunks.total});
   for (const core::Chunk& chunk : job.chunks.rest) {
@@ -343,7 +320,7 @@ CoreInfo InfoOf(const State& state) {
   info.phase = job.phase;
   info.job_term = job.term;
   info.known = job.last_known;
-  info.next_version = job.next_version;
+  info.next_version = job.versions.next;
   info.proposed = job.proposal ? job.proposal->message.version : 0;
   info.sessions |= uint64_t{1} << job.pending_fetch.session;
   info.has_candidate = job.candidate.has_value();

@@ -96,7 +96,7 @@ void CoreTable::Forget(core::StoredJob& job) const {
 
 void CoreTable::Forget(core::State& state) const {
   for (auto& [name, job] : state.jobs) {
-    if (mutant_ == Mutant::kReplacedComesBack) job.ended_runs.clear();
+    if (mutant_ == Mutant::kReplacedComesBack) job.owner.ended_runs.clear();
     if (mutant_ == Mutant::kAdvancingIsReplaced && job.current) job.current->rate = {};
   }
 }
