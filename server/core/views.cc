@@ -122,8 +122,8 @@ void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
   if (const uint64_t step = LastSwitchedStep(job); step > 0) status.set_last_switched_step(step);
   status.set_commits(static_cast<uint64_t>(job.decisions.commits));
   status.set_last_reason(job.decisions.last_reason);
-  if (!job.decisions.plans.empty()) {
-    v1::Plan& newest = *status.mutable_newest_plan() = job.decisions.plans.back();
+  if (!job.plans.empty()) {
+    v1::Plan& newest = *status.mutable_newest_plan() = job.plans.back();
     newest.clear_candidates();
     newest.clear_times();
   }
