@@ -150,7 +150,7 @@ TEST(MemoryTest, ARankNeitherLiftsAPauseNorAQuarantineThatTheStoreRemembers) {
   for (FakeRank& rank : job.ranks) {
     rank.identity.memory.value->serial += 5;
     rank.identity.memory.value->paused = false;
-    rank.identity.memory.value->settings.every_steps = 90;
+    rank.identity.memory.value->settings["every_steps"] = 90;
   }
   job.daemon.Restart();
   job.ConnectAll();
