@@ -128,12 +128,6 @@ TEST_F(ExplainTest, SettingsInForceAreThoseThatSetPolicyTakes) {
               HasSubstr(R"("settings":{"name":"incremental","mode":"apply")"));
 }
 
-TEST_F(ExplainTest, AModelLayerThatNobodyToldHasNoColumn) {
-  EXPECT_THAT(RunExplain(Options(), kPlain).out, HasSubstr("model layer"));
-  daemon_.status.mutable_jobs(0)->clear_model_layers();
-  EXPECT_THAT(RunExplain(Options(), kPlain).out, Not(HasSubstr("model layer")));
-}
-
 // GPUs got 25, 25 and 50 tokens in layer 0: what ran, and not the current placement, which would
 // have given them 30, 30 and 40.
 TEST_F(ExplainTest, FiguresOfLayersAreWhatTheGpusGot) {

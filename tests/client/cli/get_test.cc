@@ -118,14 +118,6 @@ TEST_F(GetTest, OnePlanIsATableOfItsTimesAJsonOrATrace) {
   EXPECT_EQ(run(Format::kTrace, 9).exit_code, kNotFound);
 }
 
-TEST_F(GetTest, WhoAskedForADecisionIsNamed) {
-  v1::Plan plan = ExamplePlan(8, v1::PLAN_RESULT_COMMITTED);
-  plan.set_asked_by("alice@head (claimed)");
-  daemon_.plans = {plan};
-  EXPECT_THAT(RunGetPlans({.query = daemon_.Options()}, kPlain).out,
-              HasSubstr("plan 8 (asked for by alice@head (claimed)): the predicted"));
-}
-
 TEST_F(GetTest, NothingDecidedIsSaid) {
   const Output output = RunGetPlans({.query = daemon_.Options()}, kPlain);
   EXPECT_EQ(output.out, "nothing has been decided for job train yet\n");
