@@ -21,7 +21,7 @@ using ::testing::HasSubstr;
 using ::testing::Not;
 
 // Makes a figure of a decision a metric, before the families are read from the descriptors.
-[[maybe_unused]] const bool kTransfersAreAMetric = [] {
+[[maybe_unused]] const bool transfers_are_a_metric = [] {
   const auto& options = v1::Plan::descriptor()->FindFieldByName("transfers")->options();
   const_cast<google::protobuf::FieldOptions&>(options)
       .MutableExtension(v1::metric)
