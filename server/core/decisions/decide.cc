@@ -179,7 +179,8 @@ void TakeAnswer(const Solved& solved, Job& job) {
   job.solving.balancedness = solved.answer->measured_balancedness;
 }
 
-void StartSolve(DecisionContext& context, Job& job, Window estimate, const Request& request) {
+void StartSolve(DecisionContext& context, Job& job, const Window& estimate,
+                const Request& request) {
   RefreshSpeeds(context, job, *estimate.load);
   const std::string& policy_name = job.settings.policy.name;
   job.solving = {
@@ -305,8 +306,8 @@ absl::Status MayDecide(const State& state, const Job& job) {
 }
 
 absl::Status SolveNow(DecisionContext& context, Job& job, const Request& request) {
-  EPLB_ASSIGN_OR_RETURN(Window estimate, EstimateSince(context, job, -1));
-  StartSolve(context, job, std::move(estimate), request);
+  EPLB_ASSIGN_OR_RETURN(const Window estimate, EstimateSince(context, job, -1));
+  StartSolve(context, job, estimate, request);
   return absl::OkStatus();
 }
 
@@ -319,14 +320,14 @@ void MaybeSolve(DecisionContext& context, Job& job) {
     job.decisions.last_step = step;
     if (BacksOff(context, job, step)) return;
   }
-  absl::StatusOr<Window> estimate = EstimateSince(context, job, after_step);
+  const absl::StatusOr<Window> estimate = EstimateSince(context, job, after_step);
   if (!estimate.ok()) {
     Remember(job);
     RecordEvent(context, job, "kept", job.last_known->version,
                 absl::StrCat("step ", step, ": kept, ", estimate.status().ToString()));
     return;
   }
-  StartSolve(context, job, *std::move(estimate), {});
+  StartSolve(context, job, *estimate, {});
 }
 
 void HandleSolved(DecisionContext& context, const Solved& solved) {

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <string>
 
 #include "base/foreign_text.h"
@@ -20,7 +21,9 @@ TEST(MessageTextsTest, EveryTextOfEveryDepthIsMadeFitToParse) {
   job->set_digest("\xff\x1b");
   job->set_last_reason(std::string(5000, 'x'));
   job->add_ranks()->set_library_version("0.1.0\xe2\x82");
+  job->mutable_ranks(0)->set_step_seconds(std::numeric_limits<double>::infinity());
   ClipTexts(&response);
+  EXPECT_EQ(job->ranks(0).step_seconds(), 0) << "not finite";
   EXPECT_EQ(response.warnings(0), "ok");
   EXPECT_EQ(response.warnings(1), "half a character: ?");
   EXPECT_EQ(job->job(), "a?[2Jb");
