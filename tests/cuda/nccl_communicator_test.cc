@@ -71,12 +71,6 @@ TEST_F(NcclCommunicatorTest, OptionsReachNccl) {
                         "splitShare=0 shrinkShare=0 name=options"));
 }
 
-TEST_F(NcclCommunicatorTest, ImpossibleOptionsAreRefusedBeforeNcclIsAsked) {
-  EXPECT_EQ(
-      NcclCommunicator::Begin(testing::FakeNccl(), {}, {.rank = 2, .num_ranks = 2}).status().code(),
-      absl::StatusCode::kInvalidArgument);
-}
-
 TEST_F(NcclCommunicatorTest, OneDirectionIsEnough) {
   const Communicators ranks = ConnectRanks(2);
   const Bytes sent = testing::RowOf(0, 1, 0, 100);
