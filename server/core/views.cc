@@ -127,7 +127,8 @@ void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
     newest.clear_candidates();
     newest.clear_times();
   }
-  if (job.decisions.account.pause_seconds > 0) status.set_spent_seconds(job.decisions.account.pause_seconds);
+  if (job.decisions.account.pause_seconds > 0)
+    status.set_spent_seconds(job.decisions.account.pause_seconds);
   if (!job.current) return;
   const double token_seconds = CostsOf(state, job).token_seconds;
   if (token_seconds > 0 && job.decisions.account.windows > 0) {

@@ -23,7 +23,8 @@ bool HasEnded(const Job& job) {
 bool IsStopped(const Job& job) {
   const auto mode = job.orders.patch.find("mode");
   const bool observes = mode != job.orders.patch.end() && mode->second == Scalar("observe");
-  return job.orders.paused || observes || job.phase == Phase::kQuarantine || !job.quarantine.empty();
+  return job.orders.paused || observes || job.phase == Phase::kQuarantine ||
+         !job.quarantine.empty();
 }
 
 // Which job makes room first; none for one that does not.
