@@ -314,7 +314,7 @@ struct MemoryStamp {
 // Part of the job that is in the store, and when it was written.
 struct StoreState {
   std::optional<StoreStamp> stamp;  // absent: the job is not in the store
-  absl::Status error;               // time of the newest write
+  absl::Status error;               // result of the newest write
   absl::Time attempted_at = absl::InfinitePast();
   bool due = false;  // changed by a decision that did not write it
 };
