@@ -311,10 +311,10 @@ struct MemoryStamp {
   Tell tell = Tell::kNobody;  // whom it was not yet sent to
 };
 
-// What is written of the job, and when.
+// The job's row in the store, and writes of it.
 struct StoreState {
-  std::optional<StoreStamp> stamp;  // none: the job is not in the store
-  absl::Status error;               // of the newest write
+  std::optional<StoreStamp> stamp;  // empty: the job is not in the store
+  absl::Status error;               // result of the newest write
   absl::Time attempted_at = absl::InfinitePast();
   bool due = false;  // changed by a decision that did not write it
 };
@@ -375,7 +375,7 @@ struct Decisions {
 struct Budgets {
   Budget events;
   int64_t events_left_out = 0;  // since the newest that was recorded
-  Budget reservations;          // of versions
+  Budget reservations;          // versions that starting ranks reserve
 };
 
 struct Job {
