@@ -311,9 +311,9 @@ struct MemoryStamp {
   Tell tell = Tell::kNobody;  // whom it was not yet sent to
 };
 
-// Part of the job that is in the store, and when it was written.
+// The job's row in the store, and writes of it.
 struct StoreState {
-  std::optional<StoreStamp> stamp;  // absent: the job is not in the store
+  std::optional<StoreStamp> stamp;  // empty: the job is not in the store
   absl::Status error;               // result of the newest write
   absl::Time attempted_at = absl::InfinitePast();
   bool due = false;  // changed by a decision that did not write it
@@ -375,7 +375,7 @@ struct Decisions {
 struct Budgets {
   Budget events;
   int64_t events_left_out = 0;  // since the newest that was recorded
-  Budget reservations;          // reservations of versions
+  Budget reservations;          // versions that starting ranks reserve
 };
 
 struct Job {
