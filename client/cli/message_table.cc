@@ -131,8 +131,9 @@ Table MessageTable(const std::vector<const Message*>& rows, const Terminal& term
   for (const ShownField& shown : ShownFields(*rows.front())) {
     if (shown.column.place() == 0) continue;
     const Room room{.wide = terminal.width >= kWide, .most_text = kMostText};
-    std::vector<std::string> cells;
-    for (const Message* const row : rows) cells.push_back(FieldText(*row, shown, words, room));
+    std::vector<std::string> cells(rows.size());
+    std::ranges::transform(rows, cells.begin(),
+                           [&](const Message* row) { return FieldText(*row, shown, words, room); });
     if (std::ranges::all_of(cells, &std::string::empty)) continue;
     const bool is_mark = shown.field->cpp_type() == FieldDescriptor::CPPTYPE_BOOL;
     table.AddColumn(HeadingOf(shown));

@@ -1,6 +1,7 @@
 // Tables and lists of messages, by the `column` options of their fields (eplb/v1/options.proto).
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <initializer_list>
 #include <map>
@@ -33,8 +34,8 @@ Table MessageTable(const std::vector<const google::protobuf::Message*>& rows,
                    const Terminal& terminal, const CellWords& words = {});
 template <class Rows>
 Table MessageTable(const Rows& rows, const Terminal& terminal, const CellWords& words = {}) {
-  std::vector<const google::protobuf::Message*> messages;
-  for (const auto& row : rows) messages.push_back(&row);
+  std::vector<const google::protobuf::Message*> messages(static_cast<size_t>(rows.size()));
+  std::transform(rows.begin(), rows.end(), messages.begin(), [](const auto& row) { return &row; });
   return MessageTable(messages, terminal, words);
 }
 

@@ -23,9 +23,9 @@ namespace {
 constexpr int kMaxProblems = 20;
 
 // The end of a step on rank 0's wall clock; 0: run.json does not know it.
-int64_t EndOfStep(const RunReport& report, int64_t step) {
-  if (report.began_at <= 0 || step < 0 || step >= std::ssize(report.steps)) return 0;
-  const StepRecord& record = report.steps[static_cast<size_t>(step)];
+int64_t EndOfStep(const RunReport& report, uint64_t step) {
+  if (report.began_at <= 0 || step >= report.steps.size()) return 0;
+  const StepRecord& record = report.steps[step];
   return std::llround((report.began_at + record.began + record.seconds) * 1e6);
 }
 
@@ -101,7 +101,7 @@ class RunPageMaker {
     documents_.AddWindow(window);
     if (!window.has_loads()) return absl::OkStatus();
     documents_.AddLoads(window, {load, on_gpus, still.gpu_loads});
-    const int64_t newest = *window.versions().rbegin();
+    const auto newest = static_cast<int64_t>(*window.versions().rbegin());
     documents_.AddPlacement(newest, Placed(newest));
     return absl::OkStatus();
   }

@@ -162,8 +162,9 @@ absl::StatusOr<Sweep> ComputeRows(const SweepOptions& options) {
   HeldOut held_out = HoldOut(file.windows);
   EPLB_ASSIGN_OR_RETURN(Load load, InFile(options.load, CombineWindows(held_out.planned, rule)));
   EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows));
+  std::vector<Load> batches = BatchesOf(held_out.planned, rule);
   const Basis basis{.load = std::move(load),
-                    .windows = BatchesOf(held_out.planned, rule),
+                    .windows = std::move(batches),
                     .held_out = std::move(held_out),
                     .costs = costs};
   EPLB_ASSIGN_OR_RETURN(const Topology smallest,
