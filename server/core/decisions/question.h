@@ -35,7 +35,4 @@ struct DecisionAnswer {
   absl::StatusOr<CandidateDecision> decision;
 };
 
-// cost: that of EvaluateCandidate. threads: safe.
-DecisionAnswer Decide(const DecisionQuestion& question, const PlannerAnswer& answer);
-
 }  // namespace eplb::core
