@@ -35,6 +35,11 @@ class Views:
         with urllib.request.urlopen(f"http://127.0.0.1:{self.daemon.http_port}{path}", timeout=30) as answer:
             return answer.read().decode()
 
+    def last_step(self):
+        """The last step of the newest window; -1 before the daemon knows the job, as long as no Hello has arrived."""
+        jobs = json.loads(self.get("/api/v1/jobs"))["jobs"]
+        return max((job["last_window_last_step"] for job in jobs), default=-1)
+
     def all(self):
         """Data that the last rank collects while the job still trains."""
         metrics = self.get("/metrics")
@@ -59,7 +64,7 @@ def collected(daemon, rank, world, directory, steps):
         return None
     views, deadline = Views(daemon), time.monotonic() + 30 * ranks.PATIENCE
     try:
-        while json.loads(views.get("/api/v1/jobs/counting"))["last_window_last_step"] < steps - 1:
+        while views.last_step() < steps - 1:
             assert time.monotonic() < deadline, "the daemon has not seen the last window"
             time.sleep(0.05)
         return views.all()
