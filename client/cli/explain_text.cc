@@ -81,7 +81,7 @@ std::string PlacementText(const Explanation& explanation, const Terminal& termin
                                   ? "Placement in force, by the newest decision"
                                   : "Placement in force";
   return absl::StrCat(Section(heading, terminal), Indented(Printable(plan->reason()), terminal),
-                      Indented(FigureList(*plan, PlanWords()), terminal));
+                      Indented(PlanFigures(*plan), terminal));
 }
 
 // Empty if the newest decision led to the current placement, which is already described.

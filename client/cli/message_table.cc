@@ -107,8 +107,8 @@ std::string FieldText(const Message& message, const ShownField& shown, const Cel
     if (last > value) absl::StrAppend(&text, "..", ValueText(last, column, room));
   }
   if (!column.error().empty()) {
-    const std::string error = ValueText(value_of(column.error()), column, room);
-    if (!error.empty()) absl::StrAppend(&text, " +- ", error);
+    const Json error = value_of(column.error());
+    if (!error.is_null()) absl::StrAppend(&text, " +- ", NumberText(error, column, room));
   }
   return text;
 }

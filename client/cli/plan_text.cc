@@ -1,6 +1,7 @@
 #include "client/cli/plan_text.h"
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
 
 #include "proto/wire/message_json.h"
 
@@ -15,11 +16,36 @@ std::string ResultText(const v1::Plan& plan) {
                           : absl::StrCat(" ", committed, "/", plan.num_chunks()));
 }
 
+// "0.741 +- 0.030"; a figure that no earlier prediction corrects is computed.
+std::string PredictedText(const v1::Plan& plan) {
+  if (!plan.has_balancedness_predicted()) return "";
+  const std::string figure = absl::StrFormat("%.3f", plan.balancedness_predicted());
+  if (plan.has_prediction_error()) {
+    return absl::StrFormat("%s +- %.3f", figure, plan.prediction_error());
+  }
+  return figure + (plan.has_prediction_evidence() ? " +- unknown" : " (computed)");
+}
+
+std::string SeenText(const v1::Plan& plan) {
+  if (plan.chunks_committed() == 0) return "";
+  if (!plan.has_balancedness_seen()) return "not yet on a whole window";
+  return absl::StrFormat("%.3f on steps %d..%d", plan.balancedness_seen(), plan.seen_first_step(),
+                         plan.seen_last_step());
+}
+
 }  // namespace
 
 const CellWords& PlanWords() {
-  static const CellWords* const words = new CellWords{{"result", InWords<v1::Plan>(ResultText)}};
+  static const CellWords* const words =
+      new CellWords{{"result", InWords<v1::Plan>(ResultText)},
+                    {"balancedness_predicted", InWords<v1::Plan>(PredictedText)}};
   return *words;
+}
+
+std::string PlanFigures(const v1::Plan& plan) {
+  CellWords words = PlanWords();
+  words["balancedness_seen"] = InWords<v1::Plan>(SeenText);
+  return FigureList(plan, words);
 }
 
 std::string PlanReason(const v1::Plan& plan) {

@@ -9,8 +9,10 @@
 
 namespace eplb::cli {
 
-// The result with the chunks that were committed: "partial 1/2".
+// The result with the chunks that were committed, "partial 1/2", and the prediction with its error.
 const CellWords& PlanWords();
+// All figures of a decision as a list.
+std::string PlanFigures(const v1::Plan& plan);
 
 // "plan 8 (asked for by alice): the predicted peak falls by 27 %".
 std::string PlanReason(const v1::Plan& plan);

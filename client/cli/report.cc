@@ -81,12 +81,9 @@ nlohmann::ordered_json DecisionJson(const v1::RunDecision& decision) {
   Json further = wire::ToJson(decision);
   further.erase("plan");
   json.update(further);
-  // The names of five figures before a run's decision had those of a daemon's.
+  // The names of two figures before a run's decision had those of a daemon's.
   json["decision"] = plan.plan();
   json["bytes_moved"] = plan.received_bytes();
-  json["balancedness_until_next"] = Json(json["balancedness_seen"]);
-  json["until_next_first_step"] = plan.seen_first_step();
-  json["until_next_last_step"] = plan.seen_last_step();
   return json;
 }
 

@@ -159,23 +159,29 @@ std::string Decisions(const v1::RunReview& review, const Terminal& terminal) {
   if (review.decisions().empty()) return text + "none was put in force\n";
   std::vector<const google::protobuf::Message*> plans;
   for (const v1::RunDecision& one : review.decisions()) plans.push_back(&one.plan());
-  const auto committed = [](const google::protobuf::Message&) { return std::string(); };
-  Table table = MessageTable(plans, terminal, {{"result", committed}});
-  table.AddColumn(">computed");
+  // All are committed, and their switches have a column of their own.
+  const auto left_out = [](const google::protobuf::Message&) { return std::string(); };
+  Table table = MessageTable(plans, terminal, {{"result", left_out}, {"switched_step", left_out}});
+  for (const char* column : {">computed", ">until next", "switched at"}) table.AddColumn(column);
   for (int i = 0; i < review.decisions_size(); ++i) {
     const v1::RunDecision& one = review.decisions(i);
-    table.rows[i].push_back(
+    std::vector<std::string>& row = table.rows[i];
+    row.push_back(
         OrDash(one.has_balancedness_computed(), FigureText(one.balancedness_computed(), 3)));
+    row.push_back(
+        OrDash(one.has_balancedness_until_next(), FigureText(one.balancedness_until_next(), 3)));
+    row.push_back(absl::StrJoin(one.switch_steps(), ","));
   }
   absl::StrAppend(
       &text, FormatTable(std::move(table), terminal),
-      Paragraph(std::string(SplitsBatches(review)
-                                ? "Balancedness of summed loads, against each step's fullest GPU."
-                                : "Balancedness of summed loads.") +
-                    " measured: on the steps that were decided on; seen: from the switch to the "
-                    "next one; computed: of the new placement on the load that was decided on. "
-                    "boundary: longest of any rank.",
-                terminal, 0),
+      Paragraph(
+          std::string(SplitsBatches(review)
+                          ? "Balancedness of summed loads, against each step's fullest GPU."
+                          : "Balancedness of summed loads.") +
+              " measured: on the steps that were decided on; computed: of the new placement on "
+              "the same load; until next: measured from the switch to the next one. "
+              "boundary: longest of any rank.",
+          terminal, 0),
       Title("Why", terminal), "\n");
   for (const v1::RunDecision& one : review.decisions()) {
     text += Paragraph(PlanReason(one.plan()), terminal);

@@ -143,6 +143,10 @@ class RunPageMaker {
       EPLB_RETURN_IF_ERROR(
           documents_.AddTraffic(plan, Placed(plan.base_version()), Placed(plan.last_version())));
       PageJson json = DecisionJson(decision);
+      // The page shows the steps until the next switch as what followed.
+      json["balancedness_seen"] = Json(json["balancedness_until_next"]);
+      json["seen_first_step"] = decision.until_next_first_step();
+      json["seen_last_step"] = decision.until_next_last_step();
       const int64_t switched = EndOfStep(run_.report, plan.switched_step());
       json["switched_unix_micros"] = switched > 0 ? PageJson(switched) : PageJson();
       documents_.AddPlan(std::move(json));

@@ -365,9 +365,9 @@ absl::Status ReviewDecisions(const RunDirectory& run, const std::vector<RunPlace
     if (first <= last) {
       EPLB_ASSIGN_OR_RETURN(const std::optional<double> seen, measure(placements, first, last));
       if (seen) {
-        plan.set_balancedness_seen(*seen);
-        plan.set_seen_first_step(first);
-        plan.set_seen_last_step(last);
+        decision.set_balancedness_until_next(*seen);
+        decision.set_until_next_first_step(first);
+        decision.set_until_next_last_step(last);
       }
     }
     *review.add_decisions() = std::move(decision);

@@ -126,11 +126,18 @@ bool ImprovementSteps::Step(double least_win) {
   return true;
 }
 
+// No exchange that is worse than a good one is the best. Of equally good ones the first counts, so
+// that the good one is found again, but for rounding.
 void ImprovementSteps::ConsiderSwaps(Choice& best) const {
-  const size_t coolest = std::min(by_load_.size(), kCoolest);
-  Choice good = best;  // no worse exchange is the best
+  Choice good = best;
   ConsiderSwapsOf(by_load_.front(), by_load_.back(), good);
   best.value = std::max(best.value, good.value * (1 - kRounding));
+  ConsiderAllSwaps(best);
+  if (best.slot < 0) best = good;
+}
+
+void ImprovementSteps::ConsiderAllSwaps(Choice& best) const {
+  const size_t coolest = std::min(by_load_.size(), kCoolest);
   for (const int32_t hot : by_load_) {
     if (weight(hot) <= best.value * kFreeStep) return;
     for (const int32_t cool : std::span(by_load_).last(coolest)) {
@@ -216,12 +223,12 @@ std::vector<ImprovementSteps::Replica> ImprovementSteps::MoreReplicas() const {
          s = arrangement_.NextOf(s)) {
       win += WinWithout(arrangement_.gpu_of(s), less);
     }
-    const double load = unit * inverse_speed_ / softness_;
-    replicas.push_back({.expert = expert,
-                        .unit = unit,
-                        .win = win,
-                        .less = std::exp(-less * inverse_speed_ / softness_),
-                        .more = std::exp(load)});
+    Replica replica = {.expert = expert, .unit = unit, .win = win, .less = 0, .more = 0};
+    if (inverse_speed_ > 0) {
+      replica.less = std::exp(-less * inverse_speed_ / softness_);
+      replica.more = std::exp(unit * inverse_speed_ / softness_);
+    }
+    replicas.push_back(replica);
   }
   std::ranges::stable_sort(replicas, std::ranges::greater(), &Replica::win);
   return replicas;

@@ -75,6 +75,7 @@ class ImprovementSteps {
   // Weight that all GPUs lose by the last trial.
   double TrialWin() const;
   void ConsiderSwaps(Choice& best) const;
+  void ConsiderAllSwaps(Choice& best) const;
   // Never less than what an exchange of two slots takes from the weights of GPUs of equal speed.
   double MostOfSlots(int32_t a, int32_t b) const;
   // The most that an exchange between two GPUs can take from their weights, and its least cost.
@@ -86,6 +87,7 @@ class ImprovementSteps {
     int32_t expert;
     double unit;  // unit of all its replicas with one more
     double win;   // weight that the GPUs that hold it already lose
+    // Factors are 0 if GPUs differ in speed.
     double less;  // factor that is left of the weights of these GPUs
     double more;  // factor by which it raises the weight of a GPU that gets it
   };

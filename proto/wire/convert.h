@@ -1,5 +1,5 @@
-// Converts between protobuf messages and plain values. Only server/core/views.cc, server/rpc,
-// client/session and the query stubs of client/cli include it.
+// Converts between protobuf messages and plain values. Only server/core/views.cc, what reads
+// the configuration, server/rpc, client/session and the query stubs of client/cli include it.
 #pragma once
 
 #include <string>

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include <google/protobuf/util/field_mask_util.h>
 
 #include "base/errors.h"
 #include "proto/wire/convert.h"
@@ -104,6 +105,19 @@ void ShowMeasured(const Job& job, v1::JobStatus& status) {
   status.set_measured_last_step(static_cast<uint64_t>(measured->last_step));
 }
 
+// Copies all of a plan but its times and candidates, which may be many times as long.
+void CopyFigures(const v1::Plan& plan, v1::Plan& out) {
+  static const google::protobuf::FieldMask figures = [] {
+    google::protobuf::FieldMask mask;
+    for (int i = 0; i < v1::Plan::descriptor()->field_count(); ++i) {
+      const google::protobuf::FieldDescriptor& field = *v1::Plan::descriptor()->field(i);
+      if (field.message_type() == nullptr) mask.add_paths(std::string(field.name()));
+    }
+    return mask;
+  }();
+  google::protobuf::util::FieldMaskUtil::MergeMessageTo(plan, figures, {}, &out);
+}
+
 void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
   if (const v1::Plan* plan = NewestSwitched(job)) {
     if (plan->has_balancedness_predicted()) {
@@ -122,11 +136,7 @@ void ShowDecisions(const State& state, const Job& job, v1::JobStatus& status) {
   if (const uint64_t step = LastSwitchedStep(job); step > 0) status.set_last_switched_step(step);
   status.set_commits(static_cast<uint64_t>(job.decisions.commits));
   status.set_last_reason(job.decisions.last_reason);
-  if (!job.plans.empty()) {
-    v1::Plan& newest = *status.mutable_newest_plan() = job.plans.back();
-    newest.clear_candidates();
-    newest.clear_times();
-  }
+  if (!job.plans.empty()) CopyFigures(job.plans.back(), *status.mutable_newest_plan());
   if (job.decisions.account.pause_seconds > 0)
     status.set_spent_seconds(job.decisions.account.pause_seconds);
   if (!job.current) return;

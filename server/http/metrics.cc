@@ -219,7 +219,10 @@ std::vector<Family> FieldFamilies(const google::protobuf::Descriptor& type) {
     }
     if (field.message_type() == nullptr || field.is_repeated()) continue;
     for (Family& inner : FieldFamilies(*field.message_type())) {
-      inner.value = [&field, value = std::move(inner.value)](const Message& message) {
+      inner.value = [&field, value = std::move(inner.value)](const Message& message) -> Value {
+        // A job without a decision has no figure of one; without a candidate it has 0 ranks of one.
+        const bool is_plan = field.message_type() == v1::Plan::descriptor();
+        if (is_plan && !message.GetReflection()->HasField(message, &field)) return std::nullopt;
         return value(message.GetReflection()->GetMessage(message, &field));
       };
       families.push_back(std::move(inner));

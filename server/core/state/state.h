@@ -313,7 +313,7 @@ struct MemoryStamp {
 
 // The job's row in the store, and writes of it.
 struct StoreState {
-  std::optional<StoreStamp> stamp;  // empty: the job is not in the store
+  std::optional<StoreStamp> stamp;  // absent: the job is not in the store
   absl::Status error;               // result of the newest write
   absl::Time attempted_at = absl::InfinitePast();
   bool due = false;  // changed by a decision that did not write it

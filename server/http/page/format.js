@@ -57,7 +57,10 @@ eplb.format = (() => {
     const value = row[field.key], error = row[field.error];
     if (value === 0 && field.zero_is_none) return "–";
     const text = field.to && isNumber(value) ? steps(value, Math.max(value, row[field.to] ?? 0)) : (UNITS[field.unit] ?? plain)(value) || "–";
-    return isNumber(error) && text !== "–" ? `${text} ± ${error.toFixed(3)}` : text;
+    if (!field.error || text === "–") return text;
+    if (isNumber(error)) return `${text} ± ${error.toFixed(3)}`;
+    // A figure that no earlier prediction corrects is computed.
+    return `${text} ${isNumber(row.prediction_evidence) ? "± unknown" : "(computed)"}`;
   };
 
   // Returns the most urgent trouble of a job. kind: good, busy, bad, ended.

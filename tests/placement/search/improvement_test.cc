@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
+#include <numeric>
 #include <utility>
 #include <vector>
 
@@ -173,6 +174,85 @@ TEST(ImprovementStepsTest, StepsLowerTheSmoothMaximumWithinTheLimits) {
       ASSERT_LT(after, before);
       before = after;
       ExpectWithinLimits(it, arrangement, improvement);
+    }
+  }
+  EXPECT_GT(steps, 300);
+}
+
+// Sum of the GPUs' weights under the softness of `peak`.
+double WeightsOf(const Arrangement& arrangement, double peak, double scale) {
+  double sum = 0;
+  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
+    sum += std::exp((arrangement.load(gpu) - peak) / SoftnessOf(peak, scale));
+  }
+  return sum;
+}
+
+// The most weight that any one step takes per copy, a step without a copy counting as a quarter.
+class Exhaustive {
+ public:
+  Exhaustive(const Case& it, const Arrangement& before) : it_(it), before_(before) {
+    const int32_t slots = before.num_slots();
+    for (int32_t a = 0; a < slots; ++a) {
+      for (int32_t b = a + 1; b < slots; ++b) {
+        if (before.gpu_of(a) == before.gpu_of(b) || !before.MaySwap(a, b)) continue;
+        // Only what takes tokens from the hotter GPU is looked at.
+        const bool a_is_hot = before.load(before.gpu_of(a)) > before.load(before.gpu_of(b));
+        if (a_is_hot != (before.unit_in(a) > before.unit_in(b))) continue;
+        Arrangement after = before;
+        after.Swap(a, b);
+        best_ = std::max(best_, ValueOf(after));
+      }
+      const int32_t held = before.expert_in(a);
+      for (int32_t expert = 0; expert < it.domain.num_experts(); ++expert) {
+        if (expert == held || before.count(held) < 2 || !before.MayReplace(a, expert)) continue;
+        Arrangement after = before;
+        after.Replace(a, expert);
+        best_ = std::max(best_, ValueOf(after));
+      }
+    }
+  }
+
+  double best() const { return best_; }
+  // Weight per copy of one step; 0 beyond the limits.
+  double ValueOf(const Arrangement& after) const {
+    const std::vector<int32_t> arrived = Arrivals(after, it_.layout);
+    const std::vector<int32_t> had = Arrivals(before_, it_.layout);
+    const auto sum = [](const std::vector<int32_t>& of) {
+      return std::accumulate(of.begin(), of.end(), 0);
+    };
+    if (std::ranges::max(arrived) > it_.limits.copies_per_gpu || sum(arrived) > it_.limits.copies) {
+      return 0;
+    }
+    const double peak = before_.MaxLoad();
+    const double win = WeightsOf(before_, peak, it_.scale) - WeightsOf(after, peak, it_.scale);
+    return win / std::max(0.25, double{1} * (sum(arrived) - sum(had)));
+  }
+
+ private:
+  const Case& it_;
+  const Arrangement& before_;
+  double best_ = 0;
+};
+
+TEST(ImprovementStepsTest, NoOtherStepWinsMorePerCopy) {
+  Random random(kImprovementSeed);
+  int steps = 0;
+  for (int i = 0; i < 300; ++i) {
+    SCOPED_TRACE(::testing::Message() << "seed " << kImprovementSeed << " case " << i);
+    Case it(random);
+    if (i % 2 == 0) std::ranges::fill(it.domain.speed, 1.0);
+    Arrangement arrangement(it.domain);
+    arrangement.Assign(it.layout);
+    ImprovementSteps improvement(arrangement, it.scale, it.limits);
+    for (;; ++steps) {
+      const Arrangement before = arrangement;
+      const Exhaustive all(it, before);
+      if (!improvement.Step(0)) {
+        EXPECT_LT(all.best(), 1e-9);
+        break;
+      }
+      EXPECT_GE(all.ValueOf(arrangement), all.best() * (1 - 1e-9));
     }
   }
   EXPECT_GT(steps, 300);
