@@ -362,13 +362,11 @@ absl::Status ReviewDecisions(const RunDirectory& run, const std::vector<RunPlace
     const int64_t first = chunks[i].back().step + 1;
     const int64_t last =
         i + 1 < chunks.size() ? chunks[i + 1].front().step : std::ssize(run.step_loads) - 1;
+    decision.set_until_next_first_step(first);
+    decision.set_until_next_last_step(last);
     if (first <= last) {
       EPLB_ASSIGN_OR_RETURN(const std::optional<double> seen, measure(placements, first, last));
-      if (seen) {
-        decision.set_balancedness_until_next(*seen);
-        decision.set_until_next_first_step(first);
-        decision.set_until_next_last_step(last);
-      }
+      if (seen) decision.set_balancedness_until_next(*seen);
     }
     *review.add_decisions() = std::move(decision);
   }

@@ -3,12 +3,15 @@
 
 #include <arpa/inet.h>
 #include <gtest/gtest.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <string>
 #include <utility>
+
+#include "absl/time/clock.h"
 
 namespace eplb {
 
@@ -41,6 +44,14 @@ class RawConnection {
   std::string ReadAll() {
     while (Receive()) continue;
     return Take(std::string::npos);
+  }
+  // Waits until the other end has sent nothing for 100 ms, because the kernel's buffers are full.
+  void WaitUntilFull() {
+    int waiting = 0, before = -1;
+    while (waiting != std::exchange(before, waiting)) {
+      absl::SleepFor(absl::Milliseconds(100));
+      ASSERT_EQ(ioctl(descriptor_, FIONREAD, &waiting), 0);
+    }
   }
   // True when the other end has closed.
   bool ReadToTheEnd() {

@@ -136,25 +136,26 @@ TEST(RunDecisionsTest, ADecisionsPromiseStandsBesideWhatWasMeasuredUntilTheNext)
   const v1::RunReview review =
       ReviewOf(SmallRun({{.step = 5}, {.step = 8, .even = false, .decision = 2}}));
   ASSERT_EQ(review.decisions_size(), 2);
-  const v1::Plan& first = review.decisions(0).plan();
-  EXPECT_NEAR(first.balancedness_before(), 0.6, 1e-12);
-  EXPECT_NEAR(review.decisions(0).balancedness_computed(), 1, 1e-12);
-  EXPECT_NEAR(first.balancedness_seen(), 1, 1e-12);
-  EXPECT_EQ(first.seen_first_step(), 6U);
-  EXPECT_EQ(first.seen_last_step(), 8U);
-  EXPECT_EQ(first.transfers(), 2U);
-  const v1::Plan& second = review.decisions(1).plan();
-  EXPECT_NEAR(second.balancedness_seen(), 0.6, 1e-12);
-  EXPECT_EQ(second.seen_last_step(), kSmallSteps - 1U);
+  const v1::RunDecision& first = review.decisions(0);
+  EXPECT_NEAR(first.plan().balancedness_before(), 0.6, 1e-12);
+  EXPECT_NEAR(first.balancedness_computed(), 1, 1e-12);
+  EXPECT_NEAR(first.balancedness_until_next(), 1, 1e-12);
+  EXPECT_EQ(first.until_next_first_step(), 6);
+  EXPECT_EQ(first.until_next_last_step(), 8);
+  EXPECT_EQ(first.plan().transfers(), 2U);
+  EXPECT_FALSE(first.plan().has_balancedness_seen()) << "no first window was looked for";
+  const v1::RunDecision& second = review.decisions(1);
+  EXPECT_NEAR(second.balancedness_until_next(), 0.6, 1e-12);
+  EXPECT_EQ(second.until_next_last_step(), kSmallSteps - 1);
 }
 
 TEST(ReportTextTest, DecisionsAreTheTableThatADaemonsDecisionsHave) {
   EXPECT_THAT(
       TextOf(SmallRun({{.step = 5}})),
-      HasSubstr("\nplan  steps  switched at  versions  measured   seen  transfers  received  "
-                "boundary  computed\n"
-                "   1   0..3            5         1     0.600  1.000          2    2.0 MB   "
-                "12.0 ms     1.000\n"));
+      HasSubstr("\nplan  steps  versions  measured  transfers  received  boundary  computed  "
+                "until next  switched at\n"
+                "   1   0..3         1     0.600          2    2.0 MB   12.0 ms     1.000  "
+                "     1.000  5\n"));
 }
 
 // 8 tokens of expert 0 in two slots, 16 of expert 1: split exactly 4, 12 and 0, 8 of 12 a GPU; in

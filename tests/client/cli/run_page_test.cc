@@ -108,7 +108,7 @@ TEST(RunPageTest, FiguresOfTheJobAndItsDecisionsAreThoseOfTheReview) {
   EXPECT_EQ(first["received_bytes"], reviewed.received_bytes());
   EXPECT_EQ(first["balancedness_before"], reviewed.balancedness_before());
   EXPECT_EQ(first["balancedness_computed"], review.decisions(0).balancedness_computed());
-  EXPECT_EQ(first["balancedness_seen"], reviewed.balancedness_seen());
+  EXPECT_EQ(first["balancedness_seen"], review.decisions(0).balancedness_until_next());
   EXPECT_EQ(first["transfers"], 2);
   // Expert 1 leaves GPU 0 for expert 2.
   EXPECT_EQ(page.At("/traffic?plan=1")["gpus"], PageJson::parse("[[0,1,1],[1,0,1]]"));

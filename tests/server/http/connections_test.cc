@@ -102,6 +102,7 @@ TEST_F(ConnectionsTest, AboveABoundTheAnswerThatWaitsLongestIsDropped) {
     for (const size_t taken : kTaken) {
       peers.push_back(Ask());
       EXPECT_EQ(peers.back().Read(taken).size(), taken);
+      peers.back().WaitUntilFull();
     }
     EXPECT_TRUE(WaitForDrops([](const HttpDrops& drops) { return drops.crowded == 1; }));
     for (size_t i = 0; i < peers.size(); ++i) {

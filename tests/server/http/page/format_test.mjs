@@ -27,7 +27,7 @@ test("a figure has the form of its unit, its range and its error", () => {
     [{ unit: "BYTES" }, 1024, "1.00 KiB"], [{ unit: "UNIX_MICROS" }, 1.5e15, "2017-07-14 02:40:00"], [{ unit: "RATIO" }, null, "–"], [{}, 1234, "1234"], [{}, "idle", "idle"],
     [{}, "", "–"], [{}, [3, 4], "3, 4"], [{}, [], "–"], [{}, { name: "nccl" }, "nccl"], [{}, null, "–"], [{}, true, "yes"], [{}, 0, "0"], [{ zero_is_none: true }, 0, "–"],
     [{ to: "last" }, 10, "10..19"], [{ to: "none" }, 10, "10"], [{ to: "last" }, null, "–"], [{ unit: "RATIO", error: "error" }, 0.8, "0.800 ± 0.030"],
-    [{ unit: "RATIO", error: "none" }, 0.8, "0.800"], [{ unit: "RATIO", error: "error" }, null, "–"]];
+    [{ unit: "RATIO", error: "none" }, 0.8, "0.800 (computed)"], [{ unit: "RATIO", error: "error" }, null, "–"]];
   for (const [field, value, text] of cases) assert.equal(format.figure({ key: "it", ...field }, { it: value, last: 19, error: 0.03, none: null }), text);
 });
 test("one is singular, and long lists end in a number", () => {
