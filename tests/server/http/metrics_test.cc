@@ -183,6 +183,14 @@ TEST(MetricsTest, EveryFamilyHasItsNameItsLabelsAndItsValue) {
   }
 }
 
+TEST(MetricsTest, AJobWithoutADecisionHasNoFigureOfOne) {
+  MetricsSnapshot snapshot = TestSnapshot();
+  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("eplb_transfers_of_a_test{")));
+  (void)snapshot.jobs[0].mutable_newest_plan();
+  EXPECT_THAT(MetricsText(snapshot),
+              HasSubstr("eplb_transfers_of_a_test{training_job=\"train\"} 0"));
+}
+
 TEST(MetricsTest, AStateThatChangesChangesItsSample) {
   MetricsSnapshot snapshot = TestSnapshot();
   const std::string before = MetricsText(snapshot);
