@@ -21,7 +21,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   }
   EPLB_RETURN_IF_ERROR(CheckNotCarried("StepBoundary"));
   boundary_.began = MonotonicNow();
-  const bool votes = (step + 1) % setup_.options.vote_every == 0;
+  const bool votes = cadence_.VotesAt(step);
   if (votes) ahead_.Join();
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   boundary_.stream = stream;
@@ -33,6 +33,8 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
       daemon_.member().FinishStep(step, std::move(window), counts_.windows.report_every()));
   if (votes) EPLB_RETURN_IF_ERROR(Vote(step, result));
   if (result.reason.empty()) result.reason = counts_.watch.reason();
+  result.votes_next = cadence_.VotesAt(next_step_);
+  result.window_ends_next = counts_.windows.EndsAt(next_step_);
   const absl::Time ended = MonotonicNow();
   result.pause_seconds = absl::ToDoubleSeconds(ended - boundary_.began);
   WriteTimes(ended);
@@ -91,12 +93,17 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   const bool timed = target != nullptr && log_.is_open();
   if (timed) boundary_.timer.emplace(step, target->propose.version, boundary_.began);
   const absl::Time began = timed ? MonotonicNow() : absl::InfinitePast();
+  std::vector<int64_t> mine(snapshot.values.begin(), snapshot.values.end());
+  mine.push_back(
+      cadence_.Expects(step, daemon_.member().knows_proposal(), daemon_.has_session()));
   const absl::StatusOr<std::vector<int64_t>> minimum =
-      control_->AllReduceMin(snapshot.values, setup_.options.vote_deadline);
+      control_->AllReduceMin(mine, setup_.options.vote_deadline);
   boundary_.AddSpan("vote", began);
   if (!minimum.ok()) return End(minimum.status(), target);
   rows_.NoteVote();
-  const VoteDecision decision = daemon_.member().Decide(*minimum);
+  cadence_.Voted(step, minimum->back());
+  const VoteDecision decision =
+      daemon_.member().Decide(std::span(*minimum).first(snapshot.values.size()));
   if (decision.outcome == VoteOutcome::kDiverged) {
     return End(
         DataLoss("after step ", step, " the ranks run different placements, this rank version ",
@@ -118,6 +125,7 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   if (!agreed) return absl::OkStatus();
   if (ahead_.thread == nullptr) return RunChunk(step, *decision.proposal, result);
   BeginAhead(decision.proposal);
+  cadence_.Voted(step, 0);  // rows move beside the steps until the next regular vote
   return absl::OkStatus();
 }
 
@@ -199,6 +207,7 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   shown_.Switch(
       {.version = propose.version, .digest = propose.digest, .placement = proposal.target});
   counts_.windows.Switched(step, propose.version);
+  cadence_.Switched(step, propose.chunk + 1 < propose.num_chunks);
   ++commits_;
   boundary_.SetOutcome("committed");
   log_.Write({.event = "commit",

@@ -199,7 +199,8 @@ Client::Impl::Impl(ClientParts parts)
                                      running().version)},
       control_(std::move(parts.control)),
       transport_(std::move(parts.transport)),
-      next_step_(setup_.options.first_step) {
+      next_step_(setup_.options.first_step),
+      cadence_(setup_.options.vote_every, setup_.options.first_step) {
   log_.Write({.event = "start",
               .step = setup_.options.first_step,
               .version = running().version,

@@ -127,7 +127,9 @@ struct ClientOptions {
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
   int64_t first_step = 0;     // step of the first StepBoundary, e.g. that of a checkpoint
-  int32_t vote_every = 8;     // steps, constant in a run, equal on all ranks
+  // Steps between votes while no rank knows a proposal; equal on all ranks. Otherwise each step
+  // votes.
+  int32_t vote_every = 8;
   int32_t report_every = 50;  // steps in a load window until the daemon sets another length
   // "rank": each rank reports its own counts. "root": rank 0 reports the sum over all ranks, which
   // the job's own collective computes.
@@ -138,8 +140,9 @@ struct ClientOptions {
   // Newest steps kept while the daemon is away. Older ones are dropped and counted.
   int32_t report_max_steps = 1000;
   // Staging has room for all slots of this many layers. A boundary that moves fewer experts of each
-  // layer switches more layers, within the daemon's setting of the same name.
-  int32_t layers_per_chunk = 4;
+  // layer switches more layers, within the daemon's setting of the same name. 0: 4 layers, or as
+  // many more as fit into 256 MiB.
+  int32_t layers_per_chunk = 0;
   StatePlacement state_placement = StatePlacement::kEveryReplica;
   // For jobs whose registered rows no step changes (inference, frozen experts) and that register
   // weights only. Rows move while the next steps run, and the next vote switches. The pause is one
@@ -243,6 +246,8 @@ struct BoundaryResult {
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
   double pause_seconds = 0;  // time spent in this call
+  bool votes_next = false;   // the next StepBoundary votes
+  bool window_ends_next = false;  // a load window ends with the next step
   // The next five describe the decision behind a switch.
   int64_t decided_first_step = 0;  // steps whose load the decision covers
   int64_t decided_last_step = 0;
@@ -419,8 +424,9 @@ class Client {
   void VoteNo(std::string_view reason);
 
   // Ends an optimizer step, also a skipped one. Every rank calls it once a step; steps rise by one
-  // from first_step. Every vote_every steps all ranks vote and may migrate and switch one chunk;
-  // with `ahead` the switch follows at the next vote. The next forward starts after the call.
+  // from first_step. Every vote_every steps, and each step while a proposal is known, all ranks vote
+  // and may migrate and switch one chunk; with `ahead` the switch follows at the next multiple of
+  // vote_every. The next forward starts after the call.
   // stream: the cudaStream_t of expert work, for tensors in GPU memory; null is CUDA's legacy
   // default stream. Ignored for tensors in host memory.
   // errors: Aborted naming the missing ranks (the run ends: stop), DataLoss (ranks ran different

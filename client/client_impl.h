@@ -30,6 +30,7 @@
 #include "client/run_log/run_log.h"
 #include "client/shown_placement.h"
 #include "client/token_counts.h"
+#include "client/vote_cadence.h"
 
 namespace eplb {
 
@@ -223,6 +224,7 @@ struct Client::Impl {
   int64_t next_step_;
   absl::Status ended_;  // sticky
   bool closed_ = false;
+  VoteCadence cadence_;
   BoundaryState boundary_;
   std::atomic<int64_t> votes_ = 0;
   std::atomic<int64_t> commits_ = 0;

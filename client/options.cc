@@ -92,7 +92,7 @@ absl::Status CheckSteps(const ClientOptions& o) {
        {std::tuple{"first_step", o.first_step, int64_t{0}},
         {"vote_every", int64_t{o.vote_every}, 1},
         {"report_every", int64_t{o.report_every}, 1},
-        {"layers_per_chunk", int64_t{o.layers_per_chunk}, 1}}) {
+        {"layers_per_chunk", int64_t{o.layers_per_chunk}, 0}}) {
     if (number < least) return Bad(field, absl::StrCat(number, ", expected >= ", least));
   }
   if (o.report_max_steps >= o.report_every) return absl::OkStatus();

@@ -41,7 +41,7 @@ RowMoverOptions RankSetup::MakeRowMoverOptions(const JobNeeds& needs) const {
   return mover;
 }
 
-wire::Hello RankSetup::MakeHello(const ExpertBytes& bytes, const TransportReport& transport) const {
+wire::Hello RankSetup::MakeHello(const JobNeeds& needs, const TransportReport& transport) const {
   wire::Hello hello;
   hello.job = options.job;
   hello.run_id = run_id;
@@ -56,10 +56,10 @@ wire::Hello RankSetup::MakeHello(const ExpertBytes& bytes, const TransportReport
   hello.step = options.first_step - 1;
   hello.vote_every = options.vote_every;
   hello.report_every = options.report_every;
-  hello.weight_bytes = bytes.weight;
-  hello.state_bytes = bytes.state;
+  hello.weight_bytes = needs.bytes.weight;
+  hello.state_bytes = needs.bytes.state;
   hello.staging_rows = topology.max_slots_per_gpu();
-  hello.staging_layers = options.layers_per_chunk;
+  hello.staging_layers = needs.staging_layers;
   hello.library_version = kLibraryVersion;
   hello.take_over = TakesOver(options);
   hello.reduce = options.reduce == "root" ? wire::Reduce::kRoot : wire::Reduce::kRank;

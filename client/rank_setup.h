@@ -41,7 +41,7 @@ struct RankSetup {
   ExecutorOptions MakeExecutorOptions() const;
   RowMoverOptions MakeRowMoverOptions(const JobNeeds& needs) const;
   // Returns the identity of this rank with a fresh nonce.
-  wire::Hello MakeHello(const ExpertBytes& bytes, const TransportReport& transport) const;
+  wire::Hello MakeHello(const JobNeeds& needs, const TransportReport& transport) const;
 };
 
 }  // namespace eplb

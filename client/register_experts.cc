@@ -90,7 +90,7 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
       .state_residency = setup_.options.state_placement == StatePlacement::kWithPrimary
                              ? StateResidency::kWithPrimary
                              : StateResidency::kEveryReplica};
-  StartSession(setup_.MakeHello(needs.bytes, mover.report));
+  StartSession(setup_.MakeHello(needs, mover.report));
   return absl::OkStatus();
 }
 

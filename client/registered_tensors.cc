@@ -154,6 +154,7 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
                         CheckTensors(options.topology, options.gpu, tensors.moved, options.layers));
   EPLB_RETURN_IF_ERROR(CheckDerived(options.topology, tensors.moved, tensors.derived));
   EPLB_ASSIGN_OR_RETURN(needs.staging_bytes, StagingBytes(options, tensors.moved));
+  needs.staging_layers = StagingLayers(options, tensors.moved);
   const bool has_tensors = !tensors.moved.empty();
   EPLB_ASSIGN_OR_RETURN(needs.memory, has_tensors ? FindMemory(tensors.moved) : MemoryInUse());
   std::vector<ExpertTensor> weights;
@@ -179,7 +180,10 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
 absl::StatusOr<JobNeeds> JoinEpGroups(const TensorNeeds& mine,
                                       std::span<const StartFields> of_ep_group,
                                       const RankGrid& grid, int32_t num_layers) {
-  JobNeeds job{.bytes = mine.bytes, .staging_bytes = mine.staging_bytes, .memory = mine.memory};
+  JobNeeds job{.bytes = mine.bytes,
+               .staging_layers = mine.staging_layers,
+               .staging_bytes = mine.staging_bytes,
+               .memory = mine.memory};
   EPLB_ASSIGN_OR_RETURN(job.pipeline_stage_of_layer, OwnersOf(of_ep_group, grid, num_layers));
   // After the tensors by name: a sum that differs says less.
   EPLB_RETURN_IF_ERROR(EqualOnAll(of_ep_group, kWeightBytes).status());

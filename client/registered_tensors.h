@@ -31,6 +31,7 @@ absl::StatusOr<RegisteredTensors> SortByRole(std::span<const ExpertTensorView> v
 // group.
 struct TensorNeeds {
   ExpertBytes bytes;
+  int32_t staging_layers = 0;
   int64_t staging_bytes = 0;
   RowMemory memory;
   StartFields compared;     // equal in a pipeline stage
@@ -43,6 +44,7 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
 // Needs of a job, the largest of any EP group, so that all ranks plan, price and allocate alike.
 struct JobNeeds {
   ExpertBytes bytes;
+  int32_t staging_layers = 0;  // layers of this rank's own tensors
   int64_t staging_bytes = 0;
   RowMemory memory;                              // memory of this rank's rows
   std::vector<int32_t> pipeline_stage_of_layer;  // [num_layers], the one that registered it

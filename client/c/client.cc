@@ -48,6 +48,8 @@ eplb_boundary BoundaryOf(const BoundaryResult& boundary) {
   result.decided_first_step = boundary.decided_first_step;
   result.decided_last_step = boundary.decided_last_step;
   result.reason = boundary.reason.c_str();
+  result.votes_next = boundary.votes_next ? 1 : 0;
+  result.window_ends_next = boundary.window_ends_next ? 1 : 0;
   return result;
 }
 

@@ -140,7 +140,7 @@ typedef struct eplb_client_options {
   int32_t vote_every;
   int32_t report_every;
   int32_t report_max_steps;
-  int32_t layers_per_chunk;
+  int32_t layers_per_chunk; /* 0 (default): 4, or as many more as fit into 256 MiB */
   int32_t state_placement; /* eplb_state_placement; default: in every replica */
   int32_t nccl_max_ctas;
   int32_t nccl_channels_per_net_peer;
@@ -319,6 +319,8 @@ typedef struct eplb_boundary {
   /* Reason of a switch, a dropped chunk or eplb_client_vote_no; "NOT_COUNTING: " and the layers
    * without tokens on this rank for two load windows; or "". Valid until the next boundary. */
   const char* reason;
+  int32_t votes_next;       /* the next step boundary votes */
+  int32_t window_ends_next; /* a load window ends with the next step */
 } eplb_boundary;
 
 /* Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a trainer

@@ -11,34 +11,60 @@
 
 namespace eplb {
 
+namespace {
+
+// What a slot of this rank's layers needs in staging.
+struct SlotNeeds {
+  int64_t rows = 0;   // tensors of a layer
+  int64_t bytes = 0;  // their rows, each rounded up
+};
+
+SlotNeeds NeedsOfSlot(std::span<const ExpertTensor> tensors) {
+  SlotNeeds needs;
+  for (const ExpertTensor& tensor : tensors) {
+    if (tensor.layer != tensors.front().layer) continue;
+    ++needs.rows;
+    needs.bytes += RoundUpToStaging(tensor.row_bytes);
+  }
+  return needs;
+}
+
+}  // namespace
+
+int32_t StagingLayers(const ExecutorOptions& options, std::span<const ExpertTensor> tensors) {
+  if (options.layers_per_chunk > 0) return options.layers_per_chunk;
+  if (tensors.empty()) return kStagingLayers;
+  const SlotNeeds slot = NeedsOfSlot(tensors);
+  const int64_t slots = options.topology.max_slots_per_gpu();
+  const int64_t small = std::min(kSmallStagingBytes / slots / std::max<int64_t>(1, slot.bytes),
+                                 cuda::RowQueue::kMaxRows / slots / slot.rows);
+  return static_cast<int32_t>(
+      std::max<int64_t>(kStagingLayers, std::min<int64_t>(small, options.topology.num_layers())));
+}
+
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
                                      std::span<const ExpertTensor> tensors) {
   EPLB_RETURN_IF_ERROR(
       CheckTensors(options.topology, options.gpu, tensors, options.layers).status());
-  if (options.layers_per_chunk < 1) {
-    return InvalidInput("layers_per_chunk is ", options.layers_per_chunk, ", expected at least 1");
+  if (options.layers_per_chunk < 0) {
+    return InvalidInput("layers_per_chunk is ", options.layers_per_chunk, ", expected at least 0");
   }
   if (tensors.empty()) return 0;
-  int64_t expert_bytes = 0;
-  for (const ExpertTensor& tensor : tensors) {
-    if (tensor.layer == tensors.front().layer) expert_bytes += RoundUpToStaging(tensor.row_bytes);
-  }
-  const int64_t experts =
-      std::min<int64_t>(options.layers_per_chunk, std::ssize(LayersOf(tensors))) *
-      options.topology.max_slots_per_gpu();
-  const int64_t num_tensors = std::ranges::count_if(
-      tensors, [&](const ExpertTensor& tensor) { return tensor.layer == tensors.front().layer; });
-  if (experts * num_tensors > cuda::RowQueue::kMaxRows) {
-    return InvalidInput("a chunk of ", options.layers_per_chunk, " layers with ",
-                        options.topology.max_slots_per_gpu(), " slots of ", num_tensors,
-                        " tensors has ", experts * num_tensors, " rows, at most ",
+  const int32_t layers = StagingLayers(options, tensors);
+  const int64_t experts = std::min<int64_t>(layers, std::ssize(LayersOf(tensors))) *
+                          options.topology.max_slots_per_gpu();
+  const SlotNeeds slot = NeedsOfSlot(tensors);
+  if (experts * slot.rows > cuda::RowQueue::kMaxRows) {
+    return InvalidInput("a chunk of ", layers, " layers with ",
+                        options.topology.max_slots_per_gpu(), " slots of ", slot.rows,
+                        " tensors has ", experts * slot.rows, " rows, at most ",
                         cuda::RowQueue::kMaxRows, " are moved together; lower layers_per_chunk");
   }
-  if (expert_bytes > std::numeric_limits<int64_t>::max() / experts) {
-    return InvalidInput("staging for ", experts, " experts of ", expert_bytes,
+  if (slot.bytes > std::numeric_limits<int64_t>::max() / experts) {
+    return InvalidInput("staging for ", experts, " experts of ", slot.bytes,
                         " bytes exceeds 2^63 bytes");
   }
-  return experts * expert_bytes;
+  return experts * slot.bytes;
 }
 
 Executor::Executor(const ExecutorOptions& options, std::vector<ExpertTensor> tensors,

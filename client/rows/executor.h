@@ -28,12 +28,19 @@ struct ExecutorOptions {
   GpuId gpu;                          // GPU of this rank
   std::vector<RankId> ep_group = {};  // [G], among which rows move, by GPU; empty: rank g is GPU g
   LayersHeld layers = LayersHeld::kAll;
-  int32_t layers_per_chunk =
-      4;  // with max_slots_per_gpu and the row sizes, what the arena must hold
+  // Layers that staging has room for. 0: kStagingLayers, or as many more as fit into
+  // kSmallStagingBytes.
+  int32_t layers_per_chunk = 0;
 };
 
-// Staging that a rank needs: layers_per_chunk, or all that it has, * max slots of a GPU * bytes of
-// an expert, each row rounded up to 64 bytes.
+inline constexpr int32_t kStagingLayers = 4;
+inline constexpr int64_t kSmallStagingBytes = int64_t{256} << 20;
+
+// Returns the layers that staging has room for, by layers_per_chunk. tensors: of this rank, valid.
+int32_t StagingLayers(const ExecutorOptions& options, std::span<const ExpertTensor> tensors);
+
+// Staging that a rank needs: StagingLayers, or all that it has, * max slots of a GPU * bytes of an
+// expert, each row rounded up to 64 bytes.
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,
                                      std::span<const ExpertTensor> tensors);
 

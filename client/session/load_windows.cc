@@ -145,7 +145,7 @@ absl::Status LoadWindows::RecordSplit(int32_t layer, std::span<const int64_t> qu
 }
 
 std::optional<wire::LoadReport> LoadWindows::EndStep(int64_t step) {
-  if ((step + 1) % report_every_ != 0) return std::nullopt;
+  if (!EndsAt(step)) return std::nullopt;
   wire::LoadReport window{.first_step = first_step_,
                           .last_step = step,
                           .counts = counts_,

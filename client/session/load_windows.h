@@ -39,6 +39,8 @@ class LoadWindows {
 
   // Ends a step; returns the window when it was its last one. REQUIRES: steps rise by one.
   std::optional<wire::LoadReport> EndStep(int64_t step);
+  // Returns true if the window ends with `step`, the current one.
+  bool EndsAt(int64_t step) const { return (step + 1) % report_every_ == 0; }
 
   // Steps after `step` run under another placement: what was counted up to it becomes a part of the
   // window. Of more parts than kMaxLoadParts or wire::kMaxReportBytes allow none is told. REQUIRES:

@@ -156,16 +156,19 @@ void SharedMember::OnPropose(const wire::Propose& propose) {
     running = member_.running();
     step = member_.step();
     options = &member_.options();  // never changes after construction
+    is_checking_ = true;
   }
   Prepared prepared = PrepareProposal(*options, running, propose);  // milliseconds: no lock
   if (const auto* proposal = std::get_if<std::shared_ptr<const Proposal>>(&prepared)) {
     on_prepared_(**proposal, step);
   }
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (goodbye_.has_value()) return;
-  Update();
-  Push({member_.Finish(std::move(prepared))});
-  Publish();
+  if (!goodbye_.has_value()) {
+    Update();
+    Push({member_.Finish(std::move(prepared))});
+    Publish();
+  }
+  is_checking_ = false;
 }
 
 bool SharedMember::TakeOverflow() {

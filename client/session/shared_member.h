@@ -46,6 +46,8 @@ class SharedMember {
   // Without a lock while this rank is PREPARED for nothing; so is its Decide.
   VoteSnapshot Enter();
   VoteDecision Decide(std::span<const int64_t> minimum);
+  // True if a proposal was received that is neither applied, dropped nor rejected. Without a lock.
+  bool knows_proposal() const { return is_checking_ || may_be_prepared_; }
   void OnApplied(int64_t received_bytes, double pause_seconds);
   void SetTransport(std::string_view name, std::string_view fallback_reason);
   void OnDropped(std::string_view reason);
@@ -96,6 +98,7 @@ class SharedMember {
   std::atomic<int32_t> report_every_;
   // Written under the lock. False: Enter would find nothing PREPARED.
   std::atomic<bool> may_be_prepared_ = false;
+  std::atomic<bool> is_checking_ = false;  // a proposal is being checked
   std::atomic<int64_t> num_report_intervals_ = 0;
   // Only the training thread uses the next members.
   std::vector<wire::LoadReport> kept_;  // windows that wait for the lock

@@ -46,6 +46,7 @@ SimRank::SimRank(RankOptions options)
       windows_(options_.identity.shape.num_layers, options_.identity.shape.num_experts,
                options_.identity.report_every, options_.identity.step + 1,
                options_.running.version),
+      cadence_(options_.identity.vote_every, options_.identity.step + 1),
       step_(options_.identity.step),
       highest_version_(options_.running.version) {}
 
@@ -106,7 +107,7 @@ void SimRank::Boundary() {
   if (!options_.reports) window.reset();
   windows_.SetReportInterval(member_.FinishStep(step_, std::move(window), windows_.report_every()));
   Pump();
-  if ((step_ + 1) % options_.identity.vote_every == 0) {
+  if (cadence_.VotesAt(step_)) {
     Vote();
   } else {
     RunStep();
@@ -116,8 +117,10 @@ void SimRank::Boundary() {
 void SimRank::Vote() {
   FlushSteps();
   const VoteSnapshot snapshot = member_.Enter();
+  Collective::Values mine(snapshot.values.begin(), snapshot.values.end());
+  mine.push_back(cadence_.Expects(step_, member_.knows_proposal(), /*waits=*/true));
   options_.collective->AllReduceMin(
-      rank_, {snapshot.values.begin(), snapshot.values.end()},
+      rank_, std::move(mine),
       [this, snapshot](const absl::StatusOr<Collective::Values>& minimum) {
         if (trains()) OnVoted(snapshot, minimum);
       });
@@ -126,7 +129,9 @@ void SimRank::Vote() {
 void SimRank::OnVoted(const VoteSnapshot& snapshot,
                       const absl::StatusOr<Collective::Values>& minimum) {
   if (!minimum.ok()) return End(minimum.status());
-  const VoteDecision decision = member_.Decide(*minimum);
+  cadence_.Voted(step_, minimum->back());
+  const VoteDecision decision =
+      member_.Decide(std::span(*minimum).first(snapshot.values.size()));
   if (decision.outcome == VoteOutcome::kDiverged) {
     context_.Violation("I1: ", Who(options_.identity), " runs another placement than others");
     return End(absl::DataLossError("the ranks run different placements"));
@@ -170,6 +175,7 @@ void SimRank::OnStaged(const std::shared_ptr<const Proposal>& proposal,
   if ((*minimum)[0] == 1) {
     running_ = {propose.version, propose.digest, proposal->target};
     windows_.Switched(step_, propose.version);
+    cadence_.Switched(step_, propose.chunk + 1 < propose.num_chunks);
     Log(Kind::kCommit, propose.version, propose.digest);
     options_.on_running(step_ + 1, running_);
     context_.Count("rank_committed");

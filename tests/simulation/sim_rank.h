@@ -12,6 +12,7 @@
 #include "client/run_log/history.h"
 #include "client/session/load_windows.h"
 #include "client/session/shared_member.h"
+#include "client/vote_cadence.h"
 #include "tests/simulation/collective.h"
 #include "tests/simulation/context.h"
 #include "tests/simulation/stream.h"
@@ -101,6 +102,7 @@ class SimRank {
   RunningPlacement running_;
   SharedMember member_;
   LoadWindows windows_;
+  VoteCadence cadence_;
   int64_t step_;
   std::optional<int64_t> first_logged_step_;
   bool alive_ = true;

@@ -57,7 +57,7 @@ class ReplicaRows(ctypes.Structure):
 
 class Boundary(ctypes.Structure):
     _fields_ = [_SIZE, *_of(c_int32, "voted switched"), *_of(c_int64, "version sent_bytes received_bytes"), ("pause_s", c_double),
-                *_of(c_int64, "decided_first_step decided_last_step"), ("reason", c_char_p)]
+                *_of(c_int64, "decided_first_step decided_last_step"), ("reason", c_char_p), *_of(c_int32, "votes_next window_ends_next")]
 
 
 class Placement(ctypes.Structure):

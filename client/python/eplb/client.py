@@ -60,10 +60,10 @@ class Client:
         self._handle.check(code)
         self._closed, self._finished = False, False
         self._carrier = ""  # who alone may carry, because routers follow the rows there
-        self._vote_every: int = struct.vote_every
         self._placement = PlacementView(self._handle, struct.num_gpus)
         self._registry = Registry(self._placement.num_local_slots)
         self._boundary = structs.sized(structs.Boundary)
+        self._boundary.votes_next = 1  # the first boundary of a run does
         self._boundary_reference = ctypes.byref(self._boundary)
         self._current_stream: Optional[Callable[[], int]] = None
         self._process = os.getpid()
@@ -320,7 +320,7 @@ class Client:
 
     def step_boundary(self, step: int, stream: Any = None) -> Boundary:
         """Ends a step: once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every
-        vote_every steps all ranks vote, and may move experts and switch.
+        vote_every steps, and each step while a proposal is known, all ranks vote, and may move experts and switch.
 
         stream: of expert work: a torch.cuda.Stream, a cudaStream_t as integer, or None for torch's current one if the experts
         are on a GPU. errors: Aborted naming the missing ranks and DataLoss end the run: stop; FailedPrecondition for a step
@@ -329,7 +329,7 @@ class Client:
         if not self._finished:
             self._finish_once()
         step = integer("step", step, 8)
-        if (step + 1) % self._vote_every == 0 and not self._closed:
+        if self._boundary.votes_next and not self._closed:
             self._expect_memory()
         code = self._library.eplb_client_step_boundary(self._pointer, step, self._stream(stream),
                                                        self._boundary_reference)

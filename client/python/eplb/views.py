@@ -19,6 +19,7 @@ class Boundary(NamedTuple):
     voted: all ranks voted. switched: experts moved, and the next forward runs under `version`. sent_bytes, received_bytes: rows
     of this rank. pause_seconds: time in the call. decided_first_step, decided_last_step: steps whose load led to a switch.
     reason: for a switch or a dropped chunk; or "NOT_COUNTING: " and the layers without tokens for two load windows; else "".
+    votes_next: the next step_boundary votes. window_ends_next: a load window ends with the next step.
     """
 
     voted: bool
@@ -30,6 +31,8 @@ class Boundary(NamedTuple):
     decided_first_step: int
     decided_last_step: int
     reason: str
+    votes_next: bool
+    window_ends_next: bool
 
 
 class Stats(NamedTuple):
@@ -162,6 +165,7 @@ def stats_of(struct: structs.Stats) -> Stats:
 
 def boundary_of(struct: structs.Boundary) -> Boundary:
     return _from_struct(Boundary, struct, voted=struct.voted != 0, switched=struct.switched != 0, pause_seconds=struct.pause_s,
+                        votes_next=struct.votes_next != 0, window_ends_next=struct.window_ends_next != 0,
                         reason=(struct.reason or b"").decode("utf-8", "replace"))
 
 

@@ -49,7 +49,7 @@ _NOT_COUNTING = "NOT_COUNTING: "
 # Why nothing moves before an end-to-end check.
 _UNVERIFIED = ("no batch has shown yet that expert e is in slot e: give attach a check_batch or call attached.check_forward(batch), or "
                "give check_batch=False where the trainer's order is known (docs/attach.md)")
-_NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "")
+_NOTHING = Boundary(False, False, 0, 0, 0, 0.0, 0, 0, "", True, True)
 
 
 class Attached:
@@ -144,7 +144,7 @@ class Attached:
         if number != self._next_step:
             raise FailedPrecondition(f"step_boundary of step {number}, expected {self._next_step}")
         self._next_step += 1
-        is_vote = (number - self._skipped_steps + 1) % self._intervals[0] == 0
+        is_vote = self.last_boundary.votes_next
         why_not = (self._steps.why_not_move() if self._is_verified else _UNVERIFIED) if is_vote else ""
         self._steps.end_boundary()
         with self._ending_the_run():
@@ -161,7 +161,8 @@ class Attached:
         if is_vote:
             self._vote_no(why_not)
             collect(self._weights, self._refresh)
-        self._record(number)
+        if not self._counts.is_on_device or is_vote or self.last_boundary.window_ends_next:
+            self._record()
         try:
             with _showing_how_to_save():
                 result = client.step_boundary(number)
@@ -171,7 +172,7 @@ class Attached:
             result = result._replace(reason=self._with_routers(result.reason))
         if result.switched:
             self._after_switch()
-        if self._counts.is_on_device and self._is_read(number + 1):
+        if self._counts.is_on_device and (result.votes_next or result.window_ends_next):
             self._counts.start_reading(self._reduce_counts)  # so that nobody waits a step later
         self._counts.end_step()
         self.last_boundary = result
@@ -488,17 +489,9 @@ class Attached:
             self._client.close(str(error))
             raise
 
-    def _record(self, number: int) -> None:
-        if not self._is_read(number):
-            return
+    def _record(self) -> None:
         for layer, counts in zip(self.layers, self._counts.read(self._reduce_counts)):
             self._client.record(layer.index, counts)
-
-    def _is_read(self, number: int) -> bool:
-        """True if counts go to the client in the boundary of a step: each on the CPU; from a device those that end a vote or a
-        window.
-        """
-        return not self._counts.is_on_device or any((number + 1) % interval == 0 for interval in self._intervals)
 
     def _reduce_counts(self, counts: torch.Tensor) -> None:
         """Each rank of an expert-tensor group routes other tokens, and EPLB counts those of one."""

@@ -1,0 +1,43 @@
+// Which steps of a run end with a vote. Ranks agree on it without a message of its own, because only the
+// results of votes, which all ranks have, and the step's number change it.
+#pragma once
+
+#include <cstdint>
+
+namespace eplb {
+
+// The first step of a run votes. After a vote the next step votes too if any rank expects a change;
+// otherwise the next vote is at a multiple of vote_every. Threads: the training thread.
+class VoteCadence {
+ public:
+  // Steps from the start of a run in which a rank with a daemon expects its first change.
+  static constexpr int64_t kStartSteps = 32;
+
+  // vote_every: steps between votes while nothing is expected, >= 1. first_step: first of the run.
+  VoteCadence(int32_t vote_every, int64_t first_step)
+      : vote_every_(vote_every), next_(first_step), expects_until_(first_step + kStartSteps) {}
+
+  bool VotesAt(int64_t step) const { return step == next_ || (step + 1) % vote_every_ == 0; }
+
+  // Returns the last value of this rank's vote after `step`, whose minimum Voted takes: -1 if this
+  // rank expects a change, because it knows a proposal or has reason to wait for one. Otherwise 0.
+  // knows_proposal: the daemon's newest proposal is neither applied nor dropped. waits: a daemon may
+  // propose something.
+  int64_t Expects(int64_t step, bool knows_proposal, bool waits) const {
+    return knows_proposal || (waits && step < expects_until_) ? -1 : 0;
+  }
+
+  // All ranks voted after `step`.
+  void Voted(int64_t step, int64_t least_expects) { next_ = least_expects < 0 ? step + 1 : -1; }
+
+  // A chunk was switched after `step`. more: chunks of the same decision follow; the daemon proposes
+  // the next one within a vote interval.
+  void Switched(int64_t step, bool more) { expects_until_ = more ? step + 1 + vote_every_ : 0; }
+
+ private:
+  int32_t vote_every_;
+  int64_t next_;           // step whose vote does not follow from vote_every; -1: none
+  int64_t expects_until_;  // first step in which a rank without a proposal expects none
+};
+
+}  // namespace eplb
