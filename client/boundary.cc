@@ -94,8 +94,7 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   if (timed) boundary_.timer.emplace(step, target->propose.version, boundary_.began);
   const absl::Time began = timed ? MonotonicNow() : absl::InfinitePast();
   std::vector<int64_t> mine(snapshot.values.begin(), snapshot.values.end());
-  mine.push_back(
-      cadence_.Expects(step, daemon_.member().knows_proposal(), daemon_.has_session()));
+  mine.push_back(cadence_.Expects(step, daemon_.member().knows_proposal(), daemon_.has_session()));
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, setup_.options.vote_deadline);
   boundary_.AddSpan("vote", began);

@@ -126,11 +126,11 @@ struct ClientOptions {
   int32_t num_gpus = 1;
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
-  int64_t first_step = 0;     // step of the first StepBoundary, e.g. that of a checkpoint
+  int64_t first_step = 0;  // step of the first StepBoundary, e.g. that of a checkpoint
   // Steps between votes while no rank knows a proposal; equal on all ranks. Otherwise each step
   // votes.
   int32_t vote_every = 8;
-  int32_t report_every = 50;  // steps in a load window until the daemon sets another length
+  int32_t report_every = 2;  // steps in the first load windows; the daemon sets later lengths
   // "rank": each rank reports its own counts. "root": rank 0 reports the sum over all ranks, which
   // the job's own collective computes.
   std::string reduce = "rank";
@@ -245,8 +245,8 @@ struct BoundaryResult {
   int64_t version = 0;
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
-  double pause_seconds = 0;  // time spent in this call
-  bool votes_next = false;   // the next StepBoundary votes
+  double pause_seconds = 0;       // time spent in this call
+  bool votes_next = false;        // the next StepBoundary votes
   bool window_ends_next = false;  // a load window ends with the next step
   // The next five describe the decision behind a switch.
   int64_t decided_first_step = 0;  // steps whose load the decision covers
@@ -424,14 +424,13 @@ class Client {
   void VoteNo(std::string_view reason);
 
   // Ends an optimizer step, also a skipped one. Every rank calls it once a step; steps rise by one
-  // from first_step. Every vote_every steps, and each step while a proposal is known, all ranks vote
-  // and may migrate and switch one chunk; with `ahead` the switch follows at the next multiple of
-  // vote_every. The next forward starts after the call.
-  // stream: the cudaStream_t of expert work, for tensors in GPU memory; null is CUDA's legacy
-  // default stream. Ignored for tensors in host memory.
-  // errors: Aborted naming the missing ranks (the run ends: stop), DataLoss (ranks ran different
-  // placements: stop), FailedPrecondition for a step out of order. After Aborted or DataLoss every
-  // later call returns the same error.
+  // from first_step. Every vote_every steps, and each step while a proposal is known, all ranks
+  // vote and may migrate and switch one chunk; with `ahead` the switch follows at the next multiple
+  // of vote_every. The next forward starts after the call. stream: the cudaStream_t of expert work,
+  // for tensors in GPU memory; null is CUDA's legacy default stream. Ignored for tensors in host
+  // memory. errors: Aborted naming the missing ranks (the run ends: stop), DataLoss (ranks ran
+  // different placements: stop), FailedPrecondition for a step out of order. After Aborted or
+  // DataLoss every later call returns the same error.
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
 
   const PlacementView& placement() const;

@@ -1,5 +1,5 @@
-// Which steps of a run end with a vote. Ranks agree on it without a message of its own, because only the
-// results of votes, which all ranks have, and the step's number change it.
+// Which steps of a run end with a vote. Ranks agree on it without a message of its own, because
+// only the results of votes, which all ranks have, and the step's number change it.
 #pragma once
 
 #include <cstdint>
@@ -21,8 +21,8 @@ class VoteCadence {
 
   // Returns the last value of this rank's vote after `step`, whose minimum Voted takes: -1 if this
   // rank expects a change, because it knows a proposal or has reason to wait for one. Otherwise 0.
-  // knows_proposal: the daemon's newest proposal is neither applied nor dropped. waits: a daemon may
-  // propose something.
+  // knows_proposal: the daemon's newest proposal is neither applied nor dropped. waits: a daemon
+  // may propose something.
   int64_t Expects(int64_t step, bool knows_proposal, bool waits) const {
     return knows_proposal || (waits && step < expects_until_) ? -1 : 0;
   }
@@ -30,8 +30,8 @@ class VoteCadence {
   // All ranks voted after `step`.
   void Voted(int64_t step, int64_t least_expects) { next_ = least_expects < 0 ? step + 1 : -1; }
 
-  // A chunk was switched after `step`. more: chunks of the same decision follow; the daemon proposes
-  // the next one within a vote interval.
+  // A chunk was switched after `step`. more: chunks of the same decision follow; the daemon
+  // proposes the next one within a vote interval.
   void Switched(int64_t step, bool more) { expects_until_ = more ? step + 1 + vote_every_ : 0; }
 
  private:

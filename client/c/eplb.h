@@ -141,7 +141,7 @@ typedef struct eplb_client_options {
   int32_t report_every;
   int32_t report_max_steps;
   int32_t layers_per_chunk; /* 0 (default): 4, or as many more as fit into 256 MiB */
-  int32_t state_placement; /* eplb_state_placement; default: in every replica */
+  int32_t state_placement;  /* eplb_state_placement; default: in every replica */
   int32_t nccl_max_ctas;
   int32_t nccl_channels_per_net_peer;
   int32_t nccl_traffic_class;

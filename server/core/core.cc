@@ -25,6 +25,7 @@
 #include "server/core/ranks/run.h"
 #include "server/core/ranks/run_registry.h"
 #include "server/core/ranks/stall.h"
+#include "server/core/ranks/window_pace.h"
 #include "server/core/state/counting.h"
 #include "server/core/state/decision_context.h"
 #include "server/core/state/memory.h"
@@ -278,6 +279,9 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
     NoteMeasured(context, job);
   } else {
     ++counters.windows_unmeasured;
+  }
+  if (context.state.config.report_every_steps > 0 && job.windows.newest.has_tokens) {
+    NoteWindowForPace(job);
   }
   WatchCounting(context, job);
   KeepNewest(context, job, run, outcome.measured);

@@ -120,8 +120,7 @@ void SimRank::Vote() {
   Collective::Values mine(snapshot.values.begin(), snapshot.values.end());
   mine.push_back(cadence_.Expects(step_, member_.knows_proposal(), /*waits=*/true));
   options_.collective->AllReduceMin(
-      rank_, std::move(mine),
-      [this, snapshot](const absl::StatusOr<Collective::Values>& minimum) {
+      rank_, std::move(mine), [this, snapshot](const absl::StatusOr<Collective::Values>& minimum) {
         if (trains()) OnVoted(snapshot, minimum);
       });
 }
@@ -130,8 +129,7 @@ void SimRank::OnVoted(const VoteSnapshot& snapshot,
                       const absl::StatusOr<Collective::Values>& minimum) {
   if (!minimum.ok()) return End(minimum.status());
   cadence_.Voted(step_, minimum->back());
-  const VoteDecision decision =
-      member_.Decide(std::span(*minimum).first(snapshot.values.size()));
+  const VoteDecision decision = member_.Decide(std::span(*minimum).first(snapshot.values.size()));
   if (decision.outcome == VoteOutcome::kDiverged) {
     context_.Violation("I1: ", Who(options_.identity), " runs another placement than others");
     return End(absl::DataLossError("the ranks run different placements"));

@@ -338,7 +338,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   job.solving.id = 0;  // it is answered
   if (!(job.solving.question->settings == job.settings)) return AskAgain(context, job);
   job.solving.began_at = solved.began_at;
-  job.solving.seconds = solved.seconds;
+  job.solving.seconds = job.decisions.solve_seconds = solved.seconds;
   TakeAnswer(solved, job);
   const PlannerState* const planner =
       Chooses(job) && solved.planned.ok() ? (*solved.planned)->state.get() : nullptr;

@@ -7,6 +7,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "server/core/ranks/window_pace.h"
+
 namespace eplb::core {
 namespace {
 
@@ -132,7 +134,8 @@ void CheckReportInterval(DecisionContext& context, Job& job) {
   if (IsChanging(job)) return;
   const int32_t factor =
       std::max(context.state.report_overload.factor, job.reports.overload.factor);
-  const int64_t wanted = std::min<int64_t>(int64_t{configured} * factor, kMaxReportEvery);
+  const int64_t wanted =
+      std::min<int64_t>(int64_t{WantedWindowSteps(job, configured)} * factor, kMaxReportEvery);
   if (!AllHave(*job.current, static_cast<int32_t>(wanted))) {
     Announce(context, job, static_cast<int32_t>(wanted));
   }

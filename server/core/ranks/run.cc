@@ -123,6 +123,7 @@ void StartRun(DecisionContext& context, Job& job, Run run) {
   job.windows = {};
   job.reports.not_counting.clear();
   job.reports.covered_step = -1;
+  job.reports.pace = {};
   job.decisions.pauses.clear();
   BeginRun(job, job.current->name);
   job.owner.ended_before.reset();

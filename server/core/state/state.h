@@ -342,8 +342,17 @@ struct Orders {
   std::deque<DoneRequest> requests;  // newest last, at most kMaxDoneRequests
 };
 
+// Wanted length of the windows, and how well windows of that length predicted the next one: squared
+// errors of the shares of tokens, summed over windows, of which older ones count less.
+struct WindowPace {
+  int32_t steps = 0;         // 0: that of the ranks
+  double error_of_last = 0;  // of the newest window as the prediction
+  double error_of_mean = 0;  // of the mean of the two newest windows
+};
+
 // Load reports of the current run.
 struct Reports {
+  WindowPace pace;
   int64_t window_bytes = 0;      // bytes of the windows, when they were last bounded
   std::string not_counting;      // see JobStatus.not_counting_reason
   int64_t covered_step = -1;     // the last of the newest complete window; -1: none yet
@@ -368,7 +377,8 @@ struct Decisions {
   v1::PredictionCounts prediction_counts;  // since the daemon started
   std::deque<MeasuredPause> pauses;        // pauses of the newest chunks
   Account account;
-  int64_t commits = 0;  // since the daemon started
+  int64_t commits = 0;       // since the daemon started
+  double solve_seconds = 0;  // of the newest answer of the solver
   std::string last_reason;
 };
 
