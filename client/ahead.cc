@@ -116,7 +116,6 @@ absl::Status Client::Impl::StopAheadTogether(std::string_view why) {
 
 absl::Status Client::Impl::FinishAhead(int64_t step, BoundaryResult& result) {
   boundary_.switch_began = boundary_.began;
-  cadence_.Voted(step, -1);
   AheadStaging::Chunk chunk = *std::exchange(ahead_.chunk, std::nullopt);
   const Proposal& proposal = *chunk.proposal;
   if (log_.is_open()) {

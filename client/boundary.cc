@@ -124,7 +124,6 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   if (!agreed) return absl::OkStatus();
   if (ahead_.thread == nullptr) return RunChunk(step, *decision.proposal, result);
   BeginAhead(decision.proposal);
-  cadence_.Voted(step, 0);  // rows move beside the steps until the next regular vote
   return absl::OkStatus();
 }
 

@@ -7,15 +7,20 @@
 namespace eplb {
 
 // The first step of a run votes. After a vote the next step votes too if any rank expects a change;
-// otherwise the next vote is at a multiple of vote_every. Threads: the training thread.
+// otherwise the next vote is at a multiple of vote_every. A job that stages rows ahead votes at
+// these multiples only, because its rows move beside the steps between two votes. Threads: the
+// training thread.
 class VoteCadence {
  public:
   // Steps from the start of a run in which a rank with a daemon expects its first change.
   static constexpr int64_t kStartSteps = 32;
 
   // vote_every: steps between votes while nothing is expected, >= 1. first_step: first of the run.
-  VoteCadence(int32_t vote_every, int64_t first_step)
-      : vote_every_(vote_every), next_(first_step), expects_until_(first_step + kStartSteps) {}
+  VoteCadence(int32_t vote_every, int64_t first_step, bool ahead)
+      : vote_every_(vote_every),
+        ahead_(ahead),
+        next_(ahead ? -1 : first_step),
+        expects_until_(first_step + kStartSteps) {}
 
   bool VotesAt(int64_t step) const { return step == next_ || (step + 1) % vote_every_ == 0; }
 
@@ -28,7 +33,9 @@ class VoteCadence {
   }
 
   // All ranks voted after `step`.
-  void Voted(int64_t step, int64_t least_expects) { next_ = least_expects < 0 ? step + 1 : -1; }
+  void Voted(int64_t step, int64_t least_expects) {
+    next_ = least_expects < 0 && !ahead_ ? step + 1 : -1;
+  }
 
   // A chunk was switched after `step`. more: chunks of the same decision follow; the daemon
   // proposes the next one within a vote interval.
@@ -36,6 +43,7 @@ class VoteCadence {
 
  private:
   int32_t vote_every_;
+  bool ahead_;
   int64_t next_;           // step whose vote does not follow from vote_every; -1: none
   int64_t expects_until_;  // first step in which a rank without a proposal expects none
 };

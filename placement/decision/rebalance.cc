@@ -142,6 +142,9 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
                              .balancedness_computed = after.mean_balancedness,
                              .peak_before = before.peak_load,
                              .peak_computed = after.peak_load};
+  for (size_t layer = 0; layer < before.max_gpu_load.size(); ++layer) {
+    decision.peak_falls.push_back(before.max_gpu_load[layer] - after.max_gpu_load[layer]);
+  }
   if (!before.mean_balancedness || !after.mean_balancedness) {
     decision.rule = RebalanceRule::kNoTokens;
     decision.reason = "kept, these steps have no tokens";

@@ -7,6 +7,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -117,6 +118,7 @@ struct RebalanceDecision {
   std::optional<double> balancedness_computed;  // balancedness of the candidate, computed on `load`
   double peak_before = 0;                       // peak load of the incumbent on `load`
   double peak_computed = 0;                     // peak load of the candidate on `load`
+  std::vector<double> peak_falls;               // [L], fall of each layer's peak load
   MigrationCost migration;  // zero if the decision was made without looking at it
 
   double peak_fall() const { return peak_before > 0 ? 1 - peak_computed / peak_before : 0; }

@@ -2,6 +2,7 @@
 // proto/eplb/v1/session.proto describes each field; names are the same.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <initializer_list>
@@ -67,6 +68,16 @@ class LayerList {
   operator std::span<const LayerPlacement>() const { return get(); }
 
   void push_back(LayerPlacement layer) { Own().push_back(std::move(layer)); }
+  // Inserts the layer in rising order, or replaces it. REQUIRES: the layers rise.
+  void Put(LayerPlacement layer) {
+    Layers& layers = Own();
+    const auto place = std::ranges::lower_bound(layers, layer.layer, {}, &LayerPlacement::layer);
+    if (place != layers.end() && place->layer == layer.layer) {
+      *place = std::move(layer);
+    } else {
+      layers.insert(place, std::move(layer));
+    }
+  }
   void clear() { layers_.reset(); }
   LayerPlacement& front() { return Own().front(); }
   LayerPlacement& back() { return Own().back(); }

@@ -123,7 +123,9 @@ void SayWhatIsLeftOut(const CandidateInput& question, const WithinBudget& within
 // Cuts `within_budget` into chunks, with its figures in the sentence.
 absl::Status Take(const CandidateInput& question, const WithinBudget& within_budget,
                   const RebalanceDecision& judged, CandidateDecision& decision) {
-  decision.chunks = CutIntoBoundaries(within_budget.moves, question.limits);
+  std::vector<LayerMove> moves = within_budget.moves;
+  OrderByValue(judged.peak_falls, moves);
+  decision.chunks = CutIntoBoundaries(moves, question.limits);
   EPLB_RETURN_IF_ERROR(Complete(question.incumbent, decision.chunks.front()));
   absl::StrAppend(&decision.reason, ", ", CountText(within_budget.num_layers, "layer"), " in ",
                   CountText(static_cast<int64_t>(decision.chunks.size()), "chunk"), ", ",

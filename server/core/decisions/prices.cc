@@ -12,6 +12,8 @@
 namespace eplb::core {
 namespace {
 
+constexpr double kLeastSecondsPerByte = 1e-15;  // a measured rate is not 0
+
 // The time of a token on the fullest GPU, from the newest window and the job's steps; 0: nobody
 // asked for it, or it is not measured yet.
 double MeasuredTokenSeconds(const Job& job) {
@@ -36,16 +38,24 @@ double MeanSecondsPerByte(const Job& job) {
   return bytes > 0 ? seconds / bytes : 0;
 }
 
-// Returns the seconds per byte of the largest of the newest chunks, because in small ones votes
-// weigh more than bytes. 0 if nothing was measured.
-double SecondsPerByte(const Job& job) {
-  MeasuredPause largest;
-  for (const MeasuredPause& pause : job.decisions.pauses) {
-    if (std::tie(pause.bytes, pause.seconds) > std::tie(largest.bytes, largest.seconds)) {
-      largest = pause;
-    }
+// Sets what a boundary takes as the newest chunks show: by the smallest and the largest of them if
+// they differ by a factor of two in bytes, because in small ones votes weigh more than bytes.
+// Otherwise all time is that of the bytes.
+void SetMeasured(const Job& job, BoundaryLimits& limits) {
+  const auto by_size = [](const MeasuredPause& a, const MeasuredPause& b) {
+    return std::tie(a.bytes, a.seconds) < std::tie(b.bytes, b.seconds);
+  };
+  const std::deque<MeasuredPause>& pauses = job.decisions.pauses;
+  const auto [small, large] = std::ranges::minmax_element(pauses, by_size);
+  if (small == pauses.end() || large->bytes == 0) return;
+  const auto bytes = static_cast<double>(large->bytes);
+  double per_byte = large->seconds / bytes;
+  if (large->bytes >= 2 * small->bytes) {
+    const double more = bytes - static_cast<double>(small->bytes);
+    per_byte = std::clamp((large->seconds - small->seconds) / more, 0.0, per_byte);
+    limits.fixed_seconds = std::max(0.0, large->seconds - per_byte * bytes);
   }
-  return largest.bytes == 0 ? 0 : largest.seconds / static_cast<double>(largest.bytes);
+  limits.seconds_per_byte = std::max(per_byte, kLeastSecondsPerByte);
 }
 
 }  // namespace
@@ -63,11 +73,12 @@ Costs CostsOf(const State& state, const Job& job) {
 }
 
 BoundaryLimits LimitsOf(const Job& job) {
-  return {.layers_per_chunk = job.settings.layers_per_chunk,
-          .rows_per_chunk = RowsPerChunk(job),
-          .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
-          .seconds_per_byte = SecondsPerByte(job),
-          .measured = {job.decisions.pauses.begin(), job.decisions.pauses.end()}};
+  BoundaryLimits limits{.layers_per_chunk = job.settings.layers_per_chunk,
+                        .rows_per_chunk = RowsPerChunk(job),
+                        .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
+                        .measured = {job.decisions.pauses.begin(), job.decisions.pauses.end()}};
+  SetMeasured(job, limits);
+  return limits;
 }
 
 std::string WhyNotNextChunk(const Job& job) {

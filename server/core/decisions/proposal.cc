@@ -25,7 +25,7 @@ namespace eplb::core {
 namespace {
 
 constexpr int32_t kMaxSkippedDecisions = 64;
-constexpr int kMaxPauses = 8;  // chunks whose pause is remembered
+constexpr int kMaxPauses = 32;  // chunks whose pause is remembered
 
 void Count(Proposal& proposal, Answer answer, int32_t change) {
   if (answer == Answer::kPrepared) proposal.num_prepared += change;
@@ -90,7 +90,7 @@ absl::StatusOr<std::vector<Chunk>> CutToFit(const Job& job, const Costs& costs, 
   Chunk next = rest.front();
   taken = 1;
   if (limits.seconds_per_byte == 0) return std::vector<Chunk>();  // nothing was measured yet
-  if (static_cast<double>(next.incoming_bytes) * limits.seconds_per_byte >
+  if (limits.fixed_seconds + static_cast<double>(next.incoming_bytes) * limits.seconds_per_byte >
       limits.max_pause_seconds) {
     return CutAgain(before, next, costs, limits);
   }

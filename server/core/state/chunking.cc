@@ -68,10 +68,14 @@ absl::StatusOr<Placement> PlacementOf(const Topology& one_layer, const LayerPlac
                                       row(layer.replica_rank));
 }
 
+// Returns the measured time of a boundary with so many bytes.
+double SecondsOf(int64_t bytes, const BoundaryLimits& limits) {
+  return limits.fixed_seconds + static_cast<double>(bytes) * limits.seconds_per_byte;
+}
+
 // Returns the known pause that a layer alone would take.
 double KnownPause(const LayerMove& move, const BoundaryLimits& limits) {
-  return std::max({move.link_seconds,
-                   static_cast<double>(move.incoming_bytes) * limits.seconds_per_byte,
+  return std::max({move.link_seconds, SecondsOf(move.incoming_bytes, limits),
                    LeastPause(limits.measured, move.incoming_bytes)});
 }
 
@@ -195,15 +199,32 @@ double LeastPause(std::span<const MeasuredPause> measured, int64_t bytes) {
 }
 
 double PredictPause(std::span<const LayerMove> moves, const BoundaryLimits& limits) {
-  const double seconds_per_byte =
-      limits.seconds_per_byte > 0 ? limits.seconds_per_byte : kUnmeasuredSecondsPerByte;
   double by_links = 0;
-  double by_bytes = 0;
+  int64_t bytes = 0;
+  int64_t rows = 0;
   for (const LayerMove& move : moves) {
     by_links += move.link_seconds;
-    by_bytes += static_cast<double>(move.incoming_bytes) * seconds_per_byte;
+    bytes += move.incoming_bytes;
+    rows += move.staging_rows;
   }
-  return std::max(by_links, by_bytes);
+  if (limits.seconds_per_byte > 0) return std::max(by_links, SecondsOf(bytes, limits));
+  return std::max({by_links, static_cast<double>(bytes) * kUnmeasuredSecondsPerByte,
+                   static_cast<double>(rows) * kUnmeasuredSecondsPerRow});
+}
+
+void OrderByValue(std::span<const double> falls, std::vector<LayerMove>& moves) {
+  std::vector<double> bytes(falls.size());
+  const auto layer_of = [](const LayerMove& move) {
+    return static_cast<size_t>(move.next.layer.value);
+  };
+  for (const LayerMove& move : moves) {
+    bytes[layer_of(move)] += static_cast<double>(move.incoming_bytes);
+  }
+  const auto key_of = [&](const LayerMove& move) {
+    const size_t layer = layer_of(move);
+    return std::pair(-falls[layer] / std::max(bytes[layer], 1.0), layer);
+  };
+  std::ranges::stable_sort(moves, {}, key_of);
 }
 
 std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
@@ -220,7 +241,7 @@ std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
     }
     Chunk& chunk = chunks.emplace_back();
     for (const LayerMove& move : moves.first(count)) {
-      chunk.layers.push_back(move.next);
+      chunk.layers.Put(move.next);
       chunk.incoming_bytes += move.incoming_bytes;
       chunk.rows += move.staging_rows;
     }
@@ -232,19 +253,13 @@ std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
 bool Join(const Chunk& next, const BoundaryLimits& limits, Chunk& chunk) {
   const int64_t bytes = chunk.incoming_bytes + next.incoming_bytes;
   const int64_t rows = chunk.rows + next.rows;
-  if (static_cast<double>(bytes) * limits.seconds_per_byte > limits.max_pause_seconds ||
+  if (SecondsOf(bytes, limits) > limits.max_pause_seconds ||
       LeastPause(limits.measured, bytes) > limits.max_pause_seconds ||
       rows > limits.rows_per_chunk) {
     return false;
   }
   wire::LayerList layers = chunk.layers;
-  for (const LayerPlacement& layer : std::as_const(next.layers)) {
-    if (layers.back().layer == layer.layer) {
-      layers.back() = layer;
-    } else {
-      layers.push_back(layer);
-    }
-  }
+  for (const LayerPlacement& layer : std::as_const(next.layers)) layers.Put(layer);
   if (layers.size() > static_cast<size_t>(limits.layers_per_chunk)) return false;
   chunk = {.layers = std::move(layers), .incoming_bytes = bytes, .rows = rows};
   return true;

@@ -41,9 +41,11 @@ struct BoundaryLimits {
   int32_t layers_per_chunk = 1;
   int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // staging of one GPU
   double max_pause_seconds = std::numeric_limits<double>::infinity();
-  // Seconds per byte of the fullest rank in the slowest measured chunk; 0 if nothing was measured,
-  // and kUnmeasuredSecondsPerByte then stands for it. It only makes chunks shorter. If it left
+  // A boundary takes fixed_seconds, and seconds_per_byte for each byte of its fullest rank, as
+  // measured. seconds_per_byte is 0 if nothing was measured; kUnmeasuredSecondsPerByte and
+  // kUnmeasuredSecondsPerRow then stand for both. They only make chunks shorter. If they left
   // layers out, one slow boundary could stop all later ones.
+  double fixed_seconds = 0;
   double seconds_per_byte = 0;
   // Pauses of the newest chunks. A layer whose LeastPause is above max_pause_seconds is left out.
   std::vector<MeasuredPause> measured = {};
@@ -52,6 +54,7 @@ struct BoundaryLimits {
 // A gigabit link. What the costs say of links may be far from what carries the rows, so the first
 // chunks are as short as the slowest usual link needs them.
 inline constexpr double kUnmeasuredSecondsPerByte = 1e-8;
+inline constexpr double kUnmeasuredSecondsPerRow = 1e-3;
 
 // The predicted pause of a boundary that switches these layers together: the larger of what the
 // links need and of what earlier chunks took for as many bytes.
@@ -69,8 +72,14 @@ absl::StatusOr<std::vector<LayerMove>> SplitToFit(const Placement& incumbent,
                                                   std::vector<LayerMove> moves, const Costs& costs,
                                                   const BoundaryLimits& limits);
 
-// Chunks of rising layers, as many in each as the limits allow, at least one; of a layer in parts
-// one part. moves: of rising layers, the parts of one behind each other.
+// Orders the layers by the fall of their peak load for each byte of their fullest GPU, so that
+// those worth most are switched first. falls: [L], tokens. moves: the parts of a layer behind each
+// other, also afterwards.
+void OrderByValue(std::span<const double> falls, std::vector<LayerMove>& moves);
+
+// Chunks of layers in the order of `moves`, as many in each as the limits allow, at least one; of a
+// layer in parts one part. The layers of a chunk rise. moves: the parts of a layer behind each
+// other.
 std::vector<Chunk> CutIntoBoundaries(std::span<const LayerMove> moves,
                                      const BoundaryLimits& limits);
 

@@ -150,7 +150,7 @@ TEST_F(ExpertTensorsTest, StagingHoldsTheFullestGpuForEachLayerOfAChunk) {
   EXPECT_EQ(*StagingBytes(options, tensors_), 2 * 3 * 192);
   options.layers_per_chunk = 1;
   EXPECT_EQ(*StagingBytes(options, tensors_), 3 * 192);
-  options.layers_per_chunk = 0;
+  options.layers_per_chunk = -1;
   EXPECT_EQ(StagingBytes(options, tensors_).status().code(), absl::StatusCode::kInvalidArgument);
 }
 

@@ -27,5 +27,32 @@ TEST(CostsTest, TheTimeOfATokenIsSharedByTheEpGroupsThatSplitTheTokens) {
   EXPECT_EQ(token_seconds(36, 2, 2), 4);
 }
 
+// Returns the limits of a job with these measured boundaries.
+BoundaryLimits LimitsAfter(std::vector<MeasuredPause> pauses) {
+  Job job;
+  job.current.emplace(MakeRun(TestHello(0)).value());
+  job.decisions.pauses.assign(pauses.begin(), pauses.end());
+  return LimitsOf(job);
+}
+
+TEST(LimitsTest, ASmallAndALargeChunkShowWhatABoundaryTakesWithoutBytes) {
+  EXPECT_EQ(LimitsAfter({}).seconds_per_byte, 0);
+  const BoundaryLimits one = LimitsAfter({{.bytes = 1000, .seconds = 0.5}});
+  EXPECT_DOUBLE_EQ(one.seconds_per_byte, 0.5 / 1000);
+  EXPECT_EQ(one.fixed_seconds, 0);
+  const BoundaryLimits both =
+      LimitsAfter({{.bytes = 1000, .seconds = 0.5}, {.bytes = 100, .seconds = 0.14}});
+  EXPECT_DOUBLE_EQ(both.seconds_per_byte, 0.36 / 900);
+  EXPECT_DOUBLE_EQ(both.fixed_seconds, 0.1);
+}
+
+TEST(LimitsTest, AFasterLargeChunkLeavesAllTimeToTheBoundary) {
+  const BoundaryLimits limits =
+      LimitsAfter({{.bytes = 1000, .seconds = 0.1}, {.bytes = 100, .seconds = 0.2}});
+  EXPECT_GT(limits.seconds_per_byte, 0);
+  EXPECT_LT(limits.seconds_per_byte, 1e-12);
+  EXPECT_NEAR(limits.fixed_seconds, 0.1, 1e-9);
+}
+
 }  // namespace
 }  // namespace eplb::core

@@ -110,22 +110,22 @@ TEST(ReportIntervalTest, ADaemonThatIsBehindGetsLongerWindows) {
 
 TEST(ReportIntervalTest,
      RanksThatGetTheReportIntervalAtDifferentMomentsChangeTogetherAndEveryWindowIsComplete) {
-  ReportIntervalJob paced(ReportIntervalConfig(25));
+  ReportIntervalJob paced(ReportIntervalConfig(20));
   paced.lag = {0, 7, 19};
   paced.RunUntil(299);
   for (size_t r = 0; r < 3; ++r) {
-    EXPECT_EQ(paced.report_every(r), 25) << r;
+    EXPECT_EQ(paced.report_every(r), 20) << r;
     EXPECT_EQ(paced.ranges(r), paced.ranges(0)) << r;
   }
   EXPECT_EQ(paced.ranges(0).front(), std::pair(int64_t{0}, int64_t{9}));
-  EXPECT_EQ(paced.ranges(0).back(), std::pair(int64_t{275}, int64_t{299}));
+  EXPECT_EQ(paced.ranges(0).back(), std::pair(int64_t{280}, int64_t{299}));
   EXPECT_EQ(paced.job.daemon.CountEvents("window_incomplete"), 0);
   EXPECT_EQ(paced.job.daemon.CountEvents("report_short"), 0);
-  EXPECT_EQ(paced.job.daemon.View().last_window_first_step(), 275);
+  EXPECT_EQ(paced.job.daemon.View().last_window_first_step(), 280);
   EXPECT_EQ(paced.job.daemon.CountEvents("report_interval"), 1);
   EXPECT_THAT(
       paced.job.daemon.LastReason("report_interval"),
-      ::testing::MatchesRegex("the ranks are asked for windows of 25 steps from step [0-9]+ on, "
+      ::testing::MatchesRegex("the ranks are asked for windows of 20 steps from step [0-9]+ on, "
                               "until now 10, the report_every that they began with"));
 }
 
@@ -159,14 +159,14 @@ TEST(ReportIntervalTest, AChangeThatWasLostIsAnnouncedAgain) {
 }
 
 TEST(ReportIntervalTest, ARankThatComesBackMeanwhileIsTold) {
-  ReportIntervalJob paced(ReportIntervalConfig(20));
+  ReportIntervalJob paced(ReportIntervalConfig(5));
   paced.RunUntil(5);
   paced.job.Disconnect(1);
   paced.job.Connect(1);
   const auto told = Only<wire::SetReportInterval>(paced.job.SentTo(1));
   ASSERT_EQ(told.size(), 1u);
-  EXPECT_EQ(told[0].report_every, 20);
-  EXPECT_EQ(told[0].from_step % 20, 0);
+  EXPECT_EQ(told[0].report_every, 5);
+  EXPECT_EQ(told[0].from_step % 10, 0);
 }
 
 TEST(ReportIntervalTest, DropsMakeWindowsLongerUpToALimitAndCalmMakesThemShortAgain) {

@@ -76,7 +76,7 @@ TEST(DecisionContextTest, AStallIsNotRecordedAboveTheBudget) {
 
 TEST(DecisionContextTest, EveryEventTellsTheTermThatTheJobIsLedWith) {
   Config config = TestConfig();
-  config.report_every_steps = 20;  // the ranks have another interval
+  config.report_every_steps = 5;  // the ranks have longer windows
   TestJob job(config);
   for (FakeRank& rank : job.ranks) rank.identity.highest_term = 5;
   job.ConnectAll();
