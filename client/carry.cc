@@ -159,7 +159,7 @@ absl::Status Client::Impl::Carry(std::span<const int32_t> physical_to_logical_ma
     EPLB_RETURN_IF_ERROR(AgreeOnCarry(DigestOf(*target), CheckStream(stream)));
   }
   boundary_.stream = stream;
-  const auto chunk = static_cast<size_t>(setup_.options.layers_per_chunk);
+  const auto chunk = static_cast<size_t>(rows_.staging_layers);
   for (size_t first = 0; first < layers.size(); first += chunk) {
     const std::span<const LayerId> together =
         std::span(layers).subspan(first, std::min(chunk, layers.size() - first));

@@ -326,12 +326,12 @@ class Client {
   // holds the state; the rows of other replicas have no meaning.
   // A write into the row of one replica has to be made in all of them, because on the way back any
   // of them can be the source.
-  // stream: see StepBoundary. cost: one switch of the layers that differ, layers_per_chunk at a
-  // time. With EPLB_DISABLE=1 it does nothing.
-  // errors before any row moves: InvalidArgument naming layer and slot; FailedPrecondition on all
-  // ranks, naming ranks, if one rejected its map or the maps differ; Unavailable if the first rows
-  // could not be moved. Later, rows that fail end the run with DataLoss and a lost rank ends it
-  // with Aborted: every later call returns the same error.
+  // stream: see StepBoundary. cost: one switch of the layers that differ, as many as fit into
+  // staging at a time. With EPLB_DISABLE=1 it does nothing. errors before any row moves:
+  // InvalidArgument naming layer and slot; FailedPrecondition on all ranks, naming ranks, if one
+  // rejected its map or the maps differ; Unavailable if the first rows could not be moved. Later,
+  // rows that fail end the run with DataLoss and a lost rank ends it with Aborted: every later call
+  // returns the same error.
   absl::Status Carry(std::span<const int32_t> physical_to_logical_map, void* stream = nullptr);
 
   // The next three keep the replicas of an expert alike in training

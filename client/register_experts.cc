@@ -81,6 +81,7 @@ absl::Status Client::Impl::Register(std::span<const ExpertTensorView> views) {
   EPLB_RETURN_IF_ERROR(PrepareAhead(*workers->executor, mover.report));
   rows_.executor = std::move(workers->executor);
   rows_.expert_squares = std::move(workers->expert_squares);
+  rows_.staging_layers = needs.staging_layers;
   rows_.on_device = needs.memory.device.has_value();
   rows_.derived = std::move(registered->derived);
   rows_.pipeline_stage_of_layer = needs.pipeline_stage_of_layer;

@@ -26,6 +26,7 @@ struct RegisteredRows {
   std::vector<DerivedTensor> derived = {};
   std::vector<int32_t> pipeline_stage_of_layer = {};  // [layers], the stage that registered it
   MigrationOptions migration = {};  // with the bytes of the job, so that EP groups plan alike
+  int32_t staging_layers = 0;       // layers that fit into the staging of each rank of the job
   bool on_device = false;
   std::string first_transport_reason = {};  // why the first transport is not another one
   bool told_transport = false;              // the daemon knows that the transport changed

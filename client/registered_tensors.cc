@@ -29,6 +29,7 @@ constexpr char kWeightBytes[] = "weight_bytes";
 constexpr char kMemory[] = "memory";
 constexpr char kStateBytes[] = "state_bytes";
 constexpr char kStagingBytes[] = "staging_bytes";
+constexpr char kStagingLayers[] = "staging_layers";
 constexpr char kNone[] = "none";
 constexpr char kAny[] = "any";
 
@@ -44,11 +45,17 @@ absl::Status Mismatch(const char* field, const std::string& how) {
   return FailedPrecondition("tensors: ", field, " ", how);
 }
 
-absl::Status RaiseTo(const StartFields& said, const char* name, int64_t& most) {
+// Returns the number in a field, or `otherwise` for kAny.
+absl::StatusOr<int64_t> NumberIn(const StartFields& said, const char* name, int64_t otherwise) {
   EPLB_ASSIGN_OR_RETURN(const std::string text, FindField(said, name));
-  if (text == kAny) return absl::OkStatus();
+  if (text == kAny) return otherwise;
   int64_t value = 0;
   if (!absl::SimpleAtoi(text, &value)) return Mismatch(name, absl::StrCat("is \"", text, "\""));
+  return value;
+}
+
+absl::Status RaiseTo(const StartFields& said, const char* name, int64_t& most) {
+  EPLB_ASSIGN_OR_RETURN(const int64_t value, NumberIn(said, name, most));
   most = std::max(most, value);
   return absl::OkStatus();
 }
@@ -174,6 +181,8 @@ absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
   AddLines("state", DescribeTensors(state), needs.of_ep_group);
   needs.of_ep_group.emplace_back(kStateBytes, absl::StrCat(needs.bytes.state));
   needs.of_ep_group.emplace_back(kStagingBytes, absl::StrCat(needs.staging_bytes));
+  needs.of_ep_group.emplace_back(kStagingLayers,
+                                 has_tensors ? absl::StrCat(needs.staging_layers) : kAny);
   return needs;
 }
 
@@ -197,6 +206,9 @@ absl::StatusOr<JobNeeds> JoinEpGroups(const TensorNeeds& mine,
     EPLB_RETURN_IF_ERROR(RaiseTo(fields, kWeightBytes, job.bytes.weight));
     EPLB_RETURN_IF_ERROR(RaiseTo(fields, kStateBytes, job.bytes.state));
     EPLB_RETURN_IF_ERROR(RaiseTo(fields, kStagingBytes, job.staging_bytes));
+    EPLB_ASSIGN_OR_RETURN(const int64_t layers,
+                          NumberIn(fields, kStagingLayers, job.staging_layers));
+    job.staging_layers = std::min(job.staging_layers, static_cast<int32_t>(layers));
   }
   if (mine.staging_bytes == 0) job.staging_bytes = kStagingAlignment;  // nothing ever comes here
   return job;

@@ -41,10 +41,11 @@ struct TensorNeeds {
 absl::StatusOr<TensorNeeds> NeedsOf(const RegisteredTensors& tensors,
                                     const ExecutorOptions& options);
 
-// Needs of a job, the largest of any EP group, so that all ranks plan, price and allocate alike.
+// Needs of a job, the largest of any EP group and the fewest layers, so that all ranks plan, price
+// and allocate alike.
 struct JobNeeds {
   ExpertBytes bytes;
-  int32_t staging_layers = 0;  // layers of this rank's own tensors
+  int32_t staging_layers = 0;  // layers that fit into the staging of each rank
   int64_t staging_bytes = 0;
   RowMemory memory;                              // memory of this rank's rows
   std::vector<int32_t> pipeline_stage_of_layer;  // [num_layers], the one that registered it

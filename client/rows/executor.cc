@@ -33,13 +33,13 @@ SlotNeeds NeedsOfSlot(std::span<const ExpertTensor> tensors) {
 
 int32_t StagingLayers(const ExecutorOptions& options, std::span<const ExpertTensor> tensors) {
   if (options.layers_per_chunk > 0) return options.layers_per_chunk;
-  if (tensors.empty()) return kStagingLayers;
+  if (tensors.empty()) return options.topology.num_layers();  // nothing is moved
   const SlotNeeds slot = NeedsOfSlot(tensors);
   const int64_t slots = options.topology.max_slots_per_gpu();
   const int64_t small = std::min(kSmallStagingBytes / slots / std::max<int64_t>(1, slot.bytes),
                                  cuda::RowQueue::kMaxRows / slots / slot.rows);
-  return static_cast<int32_t>(
-      std::max<int64_t>(kStagingLayers, std::min<int64_t>(small, options.topology.num_layers())));
+  return static_cast<int32_t>(std::max<int64_t>(
+      kLeastStagingLayers, std::min<int64_t>(small, options.topology.num_layers())));
 }
 
 absl::StatusOr<int64_t> StagingBytes(const ExecutorOptions& options,

@@ -28,12 +28,12 @@ struct ExecutorOptions {
   GpuId gpu;                          // GPU of this rank
   std::vector<RankId> ep_group = {};  // [G], among which rows move, by GPU; empty: rank g is GPU g
   LayersHeld layers = LayersHeld::kAll;
-  // Layers that staging has room for. 0: kStagingLayers, or as many more as fit into
+  // Layers that staging has room for. 0: kLeastStagingLayers, or as many more as fit into
   // kSmallStagingBytes.
   int32_t layers_per_chunk = 0;
 };
 
-inline constexpr int32_t kStagingLayers = 4;
+inline constexpr int32_t kLeastStagingLayers = 4;
 inline constexpr int64_t kSmallStagingBytes = int64_t{256} << 20;
 
 // Returns the layers that staging has room for, by layers_per_chunk. tensors: of this rank, valid.

@@ -92,9 +92,10 @@ TEST_F(OptionsTest, EachBadFieldIsNamed) {
   EXPECT_EQ(ErrorOf([](auto& o) { o.reduce = "node"; }), "reduce: \"node\", expected rank or root");
   EXPECT_EQ(ErrorOf([](auto& o) { o.split = "exact"; }),
             "split: \"exact\", expected equal or batch");
-  EXPECT_EQ(ErrorOf([](auto& o) { o.report_max_steps = 49; }),
-            "report_max_steps: 49, expected >= report_every 50");
-  EXPECT_EQ(ErrorOf([](auto& o) { o.layers_per_chunk = 0; }), "layers_per_chunk: 0, expected >= 1");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.report_max_steps = 1; }),
+            "report_max_steps: 1, expected >= report_every 2");
+  EXPECT_EQ(ErrorOf([](auto& o) { o.layers_per_chunk = -1; }),
+            "layers_per_chunk: -1, expected >= 0");
   EXPECT_EQ(ErrorOf([](auto& o) { o.transport = "carrier pigeon"; }),
             "transport: \"carrier pigeon\", expected auto, host, peer, nccl, peer+nccl");
   EXPECT_EQ(ErrorOf([](auto& o) { o.vote_deadline = absl::ZeroDuration(); }),

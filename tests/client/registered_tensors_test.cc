@@ -51,19 +51,18 @@ TEST_F(RegisteredTensorsTest, DerivedTensorsAreComparedAndNeedNoBytes) {
   EXPECT_THAT(needs->compared,
               ElementsAre(Pair("layers", "0"), Pair("tensor 0", "layer 0 weight w row_bytes 32"),
                           Pair("tensor 1", "layer 0 derived scale")));
-  EXPECT_THAT(needs->of_ep_group,
-              ElementsAre(Pair("layers", "0"), Pair("weight_bytes", "32"), Pair("memory", "host"),
-                          Pair("state_bytes", "0"),
-                          Pair("staging_bytes", "128")));  // 1 layer * 2 slots * 64
+  EXPECT_THAT(
+      needs->of_ep_group,
+      ElementsAre(Pair("layers", "0"), Pair("weight_bytes", "32"), Pair("memory", "host"),
+                  Pair("state_bytes", "0"), Pair("staging_bytes", "128"),  // 1 layer * 2 slots * 64
+                  Pair("staging_layers", "4")));
 }
 
 // Returns the fields of a rank with layers of weights of 32 bytes.
-StartFields Said(const char* layers, const char* state = "8", const char* staging = "128") {
-  return {{"layers", layers},
-          {"weight_bytes", "32"},
-          {"memory", "host"},
-          {"state_bytes", state},
-          {"staging_bytes", staging}};
+StartFields Said(const char* layers, const char* state = "8", const char* staging = "128",
+                 const char* staging_layers = "4") {
+  return {{"layers", layers},     {"weight_bytes", "32"},     {"memory", "host"},
+          {"state_bytes", state}, {"staging_bytes", staging}, {"staging_layers", staging_layers}};
 }
 
 // Returns a grid of EP groups of two GPUs.
@@ -75,14 +74,16 @@ RankGrid Grid(int32_t world_size, int32_t pipeline_parallel_size = 1) {
 }
 
 TEST_F(RegisteredTensorsTest, JobNeedsWhatItsLargestEpGroupNeeds) {
-  const TensorNeeds mine{.bytes = {.weight = 32, .state = 8}, .staging_bytes = 128};
-  const std::vector<StartFields> ranks = {Said("0"), Said("0"), Said("0", "12", "192"),
-                                          Said("0", "12", "192")};
+  const TensorNeeds mine{
+      .bytes = {.weight = 32, .state = 8}, .staging_layers = 4, .staging_bytes = 128};
+  const std::vector<StartFields> ranks = {Said("0"), Said("0"), Said("0", "12", "192", "3"),
+                                          Said("0", "12", "192", "3")};
   const absl::StatusOr<JobNeeds> job = JoinEpGroups(mine, ranks, Grid(4), 1);
   ASSERT_TRUE(job.ok()) << job.status();
   EXPECT_EQ(job->bytes.weight, 32);
   EXPECT_EQ(job->bytes.state, 12);
   EXPECT_EQ(job->staging_bytes, 192);
+  EXPECT_EQ(job->staging_layers, 3) << "of the EP group with room for the fewest";
   EXPECT_THAT(job->pipeline_stage_of_layer, ElementsAre(0));
 }
 

@@ -34,11 +34,11 @@ bool Follows(const Window& window, const Window& next) {
 // Returns the fewest steps that are worth a window.
 int32_t LeastSteps(const Job& job) {
   const double step_seconds = SecondsPerStep(job.current->rate);
-  if (step_seconds <= 0) return 1;
+  if (step_seconds <= 0) return kLeastWindowSteps;
   const double seconds =
       std::max(kLeastWindowSeconds, kSolvesPerWindow * job.decisions.solve_seconds);
   return static_cast<int32_t>(
-      std::clamp(std::ceil(seconds / step_seconds), 1.0, static_cast<double>(kMaxReportEvery)));
+      std::clamp<double>(std::ceil(seconds / step_seconds), kLeastWindowSteps, kMaxReportEvery));
 }
 
 }  // namespace
@@ -63,7 +63,7 @@ void NoteWindowForPace(Job& job) {
   if (pace.error_of_mean <= kLengthenBelow * pace.error_of_last) {
     next = std::min(2 * pace.steps, kMaxReportEvery);
   } else if (pace.error_of_mean > kShortenAbove * pace.error_of_last) {
-    next = std::max(pace.steps / 2, 1);
+    next = std::max(pace.steps / 2, std::min(pace.steps, kLeastWindowSteps));
   }
   if (next != pace.steps) pace = {.steps = next};
 }

@@ -7,8 +7,9 @@
 
 namespace eplb::core {
 
-// The daemon's shortest windows. They last at least this long, and kSolvesPerWindow times as long
-// as the newest decision took to compute.
+// The daemon's shortest windows: a change must pay back within a few of them. They last at least
+// this long, and kSolvesPerWindow times as long as the newest decision took to compute.
+inline constexpr int32_t kLeastWindowSteps = 4;
 inline constexpr double kLeastWindowSeconds = 0.2;
 inline constexpr double kSolvesPerWindow = 4;
 

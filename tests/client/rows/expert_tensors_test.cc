@@ -166,6 +166,18 @@ TEST_F(ExpertTensorsTest, PipelineStageMayHaveSomeLayersOrNone) {
   EXPECT_EQ(*StagingBytes(options, tensors_), 0);
 }
 
+TEST(StagingLayersTest, SmallExpertsHaveRoomForMoreLayers) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 20, .num_experts = 4, .num_slots = 4, .num_gpus = 1});
+  const auto layers = [&](int64_t row_bytes) {
+    const ExpertTensor tensor{.name = "w", .num_rows = 4, .row_bytes = row_bytes};
+    return StagingLayers({.topology = topology, .gpu = GpuId{0}}, {&tensor, 1});
+  };
+  EXPECT_EQ(layers(1024), 20);
+  EXPECT_EQ(layers(int64_t{8} << 20), 8) << "256 MiB of 4 slots of 8 MiB";
+  EXPECT_EQ(layers(int64_t{1} << 30), 4);
+}
+
 TEST(StagingBytesTest, AChunkHasNoMoreRowsThanAreCopiedTogether) {
   const Topology topology =
       *Topology::Make({.num_layers = 600, .num_experts = 64, .num_slots = 64, .num_gpus = 1});

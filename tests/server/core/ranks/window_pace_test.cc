@@ -18,7 +18,7 @@ class PacedJob {
  public:
   PacedJob(double drift, double tokens) : drift_(drift), tokens_(tokens) {
     wire::Hello hello = TestHello(0);
-    hello.report_every = 4;
+    hello.report_every = 8;
     hello.shape.num_experts = 96;
     hello.shape.num_slots = 96;
     job.current.emplace(MakeRun(hello).value());
@@ -62,28 +62,28 @@ class PacedJob {
 
 TEST(WindowPaceTest, SteadyLoadsGetLongerWindowsUpToTheConfiguredLength) {
   PacedJob steady(/*drift=*/0, /*tokens=*/100);
-  EXPECT_EQ(steady.After(2), 4) << "three windows are needed";
-  EXPECT_EQ(steady.After(1), 8);
+  EXPECT_EQ(steady.After(2), 8) << "three windows are needed";
+  EXPECT_EQ(steady.After(1), 16);
   EXPECT_EQ(steady.After(20), 64);
 }
 
 TEST(WindowPaceTest, LoadsThatChangeMoreThanTheyScatterGetShorterWindows) {
   PacedJob drifting(/*drift=*/0.2, /*tokens=*/10'000);
-  EXPECT_EQ(drifting.After(3), 2);
-  EXPECT_EQ(drifting.After(20), 1);
+  EXPECT_EQ(drifting.After(3), 4);
+  EXPECT_EQ(drifting.After(20), kLeastWindowSteps);
 }
 
 TEST(WindowPaceTest, TheLengthSettlesWhereChangeAndScatterBalance) {
-  PacedJob both(/*drift=*/0.02, /*tokens=*/400);
+  PacedJob both(/*drift=*/0.01, /*tokens=*/400);
   const int32_t settled = both.After(40);
-  EXPECT_GT(settled, 1);
+  EXPECT_GT(settled, kLeastWindowSteps);
   EXPECT_LT(settled, 64);
 }
 
 TEST(WindowPaceTest, WindowsLastAsLongAsSeveralSolutions) {
   PacedJob job(/*drift=*/0.2, /*tokens=*/10'000);
   BeginSteps(*job.job.current, absl::Seconds(10), absl::ZeroDuration(), absl::UnixEpoch());
-  for (int64_t step = 0; step < 200; step += 4) {
+  for (int64_t step = 0; step < 400; step += 8) {
     NoteStep(*job.job.current, step, absl::UnixEpoch() + absl::Seconds(step));
   }
   job.job.decisions.solve_seconds = 2.5;
