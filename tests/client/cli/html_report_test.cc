@@ -138,7 +138,9 @@ TEST(HtmlReportTest, HostileTextsStayDataAndAreReadBackPrintable) {
     found =
         found || absl::StartsWith(path, "api/v1/jobs/%3C%2Fscript%3E%3Cscript%3Ewindow.hurt%3D1");
     EXPECT_EQ(path.find('<'), std::string::npos) << path;
-    if (document.contains("plans")) EXPECT_EQ(document["plans"][0]["reason"], shown);
+    if (document.contains("plans")) {
+      EXPECT_EQ(document["plans"][0]["reason"], shown);
+    }
   }
   EXPECT_TRUE(found);
 }
