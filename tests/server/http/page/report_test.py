@@ -292,9 +292,8 @@ class ReplayPageTest(FilePageTest):
         self.assertEqual(self.transfers(), moved[0]["transfers"])
         predicted = [one for one in moved if one["balancedness_predicted"] is not None]
         self.assertGreater(len(predicted), 1)
-        rows = self.browser.table("account")
-        self.assertEqual([row["plan"] for row in rows], [str(one["window"]) for one in predicted])
-        self.assertEqual([row["seen"] for row in rows], [figure(one["balancedness"]) for one in predicted])
+        self.assertEqual([(row["plan"], row["seen"]) for row in self.browser.table("account")],
+                         [(str(one["window"]), figure(one["balancedness"])) for one in predicted])
         judged = [abs(one["balancedness"] - one["balancedness_predicted"]) <= one["prediction_error"]
                   for one in predicted if one["prediction_error"] is not None]
         self.assertEqual(account["predictions that held"], f"{sum(judged)} of {len(judged)}")
