@@ -7,7 +7,7 @@ eplb.main = (() => {
   const PANELS = ["balance", "heatmap", "rebalances", "account", "ranks", "traffic", "layer", "decisions"];
   const POLL_MS = 2000, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
-  // Figures of a file that are others than a daemon's, by the daemon's label.
+  // Labels and help texts that differ on a page made from a file, by the label on a page of the daemon.
   const COMPUTED = "Computed: nothing ran.";
   const OF_FILES = {
     run: { seen: { label: "until next", help: "Measured from its last switch to the next decision's first, or to the end." } },
