@@ -89,7 +89,6 @@ absl::Status ReplayPage::AddPlan(int64_t t, const ReplayRow& row, const Placemen
     if (row.prediction->error) plan.set_prediction_error(*row.prediction->error);
     plan.set_prediction_evidence(row.prediction->evidence);
   }
-  last_reason_ = row.reason;
   if (row.rebalanced) {
     plan.set_num_chunks(1);
     plan.set_chunks_committed(1);
@@ -139,7 +138,6 @@ void ReplayPage::SetJob(const ReplayResult& result) {
   job.set_measured_last_step(trace_.steps.back().last);
   job.set_split(wire::SplitName(replay_.split));
   job.set_measured_split(job.split());
-  job.set_last_reason(last_reason_);
   job.mutable_policy()->set_name(options_.policy.name);
   for (const CandidateScore& one : result.candidates) {
     v1::TriedCandidate& candidate = *job.add_candidates();

@@ -46,7 +46,6 @@ class ReplayPage {
   PageDocuments documents_;
   Placement newest_;  // newest placement that a window ran under, and its version
   int64_t version_ = 0;
-  std::string last_reason_;
   double peaks_without_eplb_ = 0;  // sums over windows
   double peaks_ = 0;
 };

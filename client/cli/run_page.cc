@@ -200,9 +200,6 @@ class RunPageMaker {
       job.set_step_seconds(review_.time().measured_seconds() /
                            static_cast<double>(report.steps.size()));
     }
-    if (!review_.decisions().empty()) {
-      job.set_last_reason(review_.decisions().rbegin()->plan().reason());
-    }
     job.mutable_policy()->set_name(PolicyOfAll());
     for (const RankHistory& history : run_.histories) SetRank(history, *job.add_ranks());
     PageJson& further = documents_.further_status();

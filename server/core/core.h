@@ -40,7 +40,7 @@ namespace eplb::core {
 struct State;
 
 // Threads: not safe; the caller serialises. While Handle has released its lock the const functions
-// may be called on other threads. Memory: bounded by Config's limits.
+// may be called on other threads, one at a time. Memory: bounded by Config's limits.
 class Core {
  public:
   // stored_term: the highest term ever stored; this core leads with stored_term + 1, which the
@@ -62,7 +62,7 @@ class Core {
   absl::StatusOr<wire::PlacementBody> PlacementInForce(const std::string& job) const;  // NotFound
   // Above every version ever given out under this name, by this daemon and those before it.
   absl::StatusOr<int64_t> NextVersion(const std::string& job) const;  // NotFound
-  // Newest first, at most kMaxPlans and `limit`. NotFound for an unknown job.
+  // Newest first, at most kMaxPlans and `limit`, without their times. NotFound for an unknown job.
   absl::StatusOr<std::vector<v1::Plan>> Plans(const std::string& job, int32_t limit) const;
   // NotFound for an unknown job, and for a plan that is not kept.
   absl::StatusOr<v1::Plan> OnePlan(const std::string& job, int64_t plan) const;

@@ -158,7 +158,6 @@ absl::StatusOr<std::string> PlansOf(const ApiSources& sources, const std::string
     return PlansToJson(job, {std::move(plan)});
   }
   EPLB_ASSIGN_OR_RETURN(std::vector<v1::Plan> plans, sources.plans(job, numbers.limit()));
-  for (v1::Plan& plan : plans) plan.clear_times();  // they are as long as the rest of a plan
   return PlansToJson(job, std::move(plans));
 }
 

@@ -118,10 +118,7 @@ class QueryService : public v1::Query::CallbackService {
       EPLB_ASSIGN_OR_RETURN(const int32_t limit, LimitOf(request->limit()));
       EPLB_ASSIGN_OR_RETURN(std::vector<v1::Plan> plans,
                             options_.runner->Plans(request->job(), limit));
-      for (v1::Plan& plan : plans) {
-        plan.clear_times();  // GetPlan returns them: they are as long as the rest of the plan
-        *response->add_plans() = std::move(plan);
-      }
+      for (v1::Plan& plan : plans) *response->add_plans() = std::move(plan);
       return absl::OkStatus();
     });
   }

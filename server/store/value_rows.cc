@@ -8,6 +8,7 @@
 #include "absl/status/status.h"
 
 #include "base/errors.h"
+#include "base/foreign_text.h"
 #include "base/status_macros.h"
 #include "proto/wire/fields.h"
 #include "proto/wire/message_texts.h"
@@ -52,6 +53,13 @@ class Reader {
 
 absl::Status CheckValues(const google::protobuf::Message& message);
 
+absl::Status CheckSplit(const std::string& name) {
+  for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
+    if (name == wire::SplitName(split)) return absl::OkStatus();
+  }
+  return InvalidInput("split is \"", Clipped(name, 64), "\", expected equal or batch");
+}
+
 // index: of an element; not used for a field that is not repeated. REQUIRES: repeated fields are
 // messages or uint64.
 absl::Status CheckValue(const google::protobuf::Message& in, const FieldDescriptor& field,
@@ -70,6 +78,8 @@ absl::Status CheckValue(const google::protobuf::Message& in, const FieldDescript
     case FieldDescriptor::CPPTYPE_ENUM:
       return wire::KnownEnum(field.name(), *field.enum_type(), values.GetEnumValue(in, &field))
           .status();
+    case FieldDescriptor::CPPTYPE_STRING:
+      return field.name() == "split" ? CheckSplit(values.GetString(in, &field)) : absl::OkStatus();
     case FieldDescriptor::CPPTYPE_MESSAGE:
       return CheckValues(many ? values.GetRepeatedMessage(in, &field, index)
                               : values.GetMessage(in, &field));
@@ -79,7 +89,8 @@ absl::Status CheckValue(const google::protobuf::Message& in, const FieldDescript
 }
 
 // errors: InvalidArgument, naming the first field that no daemon writes so: a count above the range
-// of the core's integers, a number that is not finite, an unknown value of an enumeration.
+// of the core's integers, a number that is not finite, an unknown value of an enumeration or of
+// `split`.
 absl::Status CheckValues(const google::protobuf::Message& message) {
   std::vector<const FieldDescriptor*> fields;
   const google::protobuf::Reflection& values = *message.GetReflection();

@@ -142,6 +142,7 @@ Json ColumnJson(const FieldDescriptor& field, const v1::Column& column) {
           {"to", column.to()},
           {"error", column.error()},
           {"zero_is_none", column.zero_is_none()},
+          {"digits", column.digits()},
           {"number", field.cpp_type() <= FieldDescriptor::CPPTYPE_FLOAT},
           {"help", field.options().GetExtension(v1::help)}};
 }

@@ -10,9 +10,9 @@ eplb.format = (() => {
   // "1 rank", "2 ranks"
   const counted = (value, one) => `${count(value)} ${one}${value === 1 ? "" : "s"}`;
   // 0.861
-  const balancedness = (value) => isNumber(value) && value > 0 ? value.toFixed(3) : "–";
+  const balancedness = (value, digits = 3) => isNumber(value) && value > 0 ? value.toFixed(digits) : "–";
   // 12.3 %
-  const percent = (part) => isNumber(part) ? `${part < 0 ? "−" : ""}${(100 * Math.abs(part)).toFixed(1)} %` : "–";
+  const percent = (part, digits = 1) => isNumber(part) ? `${part < 0 ? "−" : ""}${(100 * Math.abs(part)).toFixed(digits)} %` : "–";
 
   const scaled = (value, units) => {
     for (const [size, unit] of units) {
@@ -56,9 +56,9 @@ eplb.format = (() => {
   const figure = (field, row) => {
     const value = row[field.key], error = row[field.error];
     if (value === 0 && field.zero_is_none) return "–";
-    const text = field.to && isNumber(value) ? steps(value, Math.max(value, row[field.to] ?? 0)) : (UNITS[field.unit] ?? plain)(value) || "–";
+    const text = field.to && isNumber(value) ? steps(value, Math.max(value, row[field.to] ?? 0)) : (UNITS[field.unit] ?? plain)(value, field.digits || undefined) || "–";
     if (!field.error || text === "–") return text;
-    if (isNumber(error)) return `${text} ± ${error.toFixed(3)}`;
+    if (isNumber(error)) return `${text} ± ${error.toFixed(field.digits || 3)}`;
     // A figure that no earlier prediction corrects is computed.
     return `${text} ${isNumber(row.prediction_evidence) ? "± unknown" : "(computed)"}`;
   };
@@ -135,9 +135,10 @@ eplb.series = (() => {
   const switches = (plans) => plans.filter((plan) => plan.chunks_committed > 0).slice().reverse();
   // False for a figure that is computed on the load that was decided on. A store of 0.1.0 has errors alone.
   const isPrediction = (plan) => isNumber(plan.prediction_evidence) || isNumber(plan.prediction_error);
-  // Predictions of decisions that were carried out whole. step: the last of those that were predicted, once they are known.
+  // Predictions of decisions that were carried out whole; those of a replay are "rebalanced". step: the last of those that were
+  // predicted, once they are known.
   const predictions = (plans) => switches(plans)
-    .filter((plan) => plan.result === "committed" && isPrediction(plan))
+    .filter((plan) => ["committed", "rebalanced"].includes(plan.result) && isPrediction(plan))
     .map((plan) => ({
       ...plan, step: plan.balancedness_seen === null ? plan.switched_step : plan.seen_last_step,
       held: plan.balancedness_seen === null || plan.prediction_error === null ? null

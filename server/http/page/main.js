@@ -7,6 +7,13 @@ eplb.main = (() => {
   const PANELS = ["balance", "heatmap", "rebalances", "account", "ranks", "traffic", "layer", "decisions"];
   const POLL_MS = 2000, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
+  // Labels and help texts that differ on a page made from a file, by the label on a page of the daemon.
+  const COMPUTED = "Computed: nothing ran.";
+  const OF_FILES = {
+    run: { seen: { label: "until next", help: "Measured from its last switch to the next decision's first, or to the end." } },
+    trace: { measured: { label: "replayed", help: COMPUTED }, seen: { help: COMPUTED } },
+  };
+
   const source = eplb.source.open();
   const at = (id) => document.getElementById(id);
   let answer = { jobs: [], refusals: [], warnings: [] };
@@ -83,7 +90,7 @@ eplb.main = (() => {
       .map(({ key, name, help, of }) => tile(name, of(job), remarks[key], help));
   };
 
-  const drawTop = (job) => {
+  const drawTop = ({ job, plans }) => {
     const { kind, text } = sentence(job);
     const gain = job.balancedness > 0 && job.balancedness_without_eplb > 0 ? job.balancedness - job.balancedness_without_eplb : null;
     redraw(shown.top,
@@ -93,12 +100,12 @@ eplb.main = (() => {
         source.live ? null : tile("fullest GPUs' load", isNumber(job.peak_fall) ? percent(-job.peak_fall) : "–", "against without"),
         tile("gain", gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)}`, "measured less without EPLB"),
         tile("policy", job.policy?.name || "–", job.policy?.mode)),
-      job.last_reason ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), job.last_reason) : "");
+      plans.length ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), plans[0].reason) : "");
   };
 
   const drawPanels = () => {
     if (!shown?.data.job) return;
-    drawTop(shown.data.job);
+    drawTop(shown.data);
     const view = viewNow();
     for (const panel of shown.panels) panel.update(shown.data, view);
   };
@@ -207,10 +214,7 @@ eplb.main = (() => {
   };
 
   const start = () => {
-    // Nothing ran in a trace.
-    if (source.kind === "trace") {
-      for (const field of Object.values(eplb.figures).flat()) if (field.label === "measured") Object.assign(field, { label: "replayed", help: "Computed: nothing ran." });
-    }
+    for (const field of Object.values(eplb.figures).flat()) Object.assign(field, OF_FILES[source.kind]?.[field.label]);
     eplb.colors.apply(eplb.colors.chosen());
     at("theme").addEventListener("click", () => {
       eplb.colors.toggle();

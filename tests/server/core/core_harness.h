@@ -228,7 +228,9 @@ class TestJob {
   std::optional<absl::Status> ClosedWith(int32_t rank) const {
     return daemon.ClosedWith(ranks[rank].session);
   }
-  v1::Plan NewestPlan() const { return daemon.core().Plans(kJob, 1)->front(); }
+  v1::Plan NewestPlan() const {
+    return *daemon.core().OnePlan(kJob, int64_t(daemon.core().Plans(kJob, 1)->front().plan()));
+  }
 
   CoreHarness daemon;
   std::vector<FakeRank> ranks;

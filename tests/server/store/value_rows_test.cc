@@ -5,6 +5,7 @@
 
 #include <limits>
 #include <string>
+#include <vector>
 
 #include "base/foreign_text.h"
 #include "tests/support/messages.h"
@@ -26,6 +27,13 @@ TEST(ValueRowsTest, ARecordWithAnUnknownValueIsRefused) {
     plan.set_result(static_cast<v1::PlanResult>(value));
     EXPECT_EQ(PlanOf(PlanRow(plan)).status().code(), absl::StatusCode::kDataLoss) << value;
   }
+  v1::Plan plan = KeptPlan();
+  plan.set_split("batch\n");
+  EXPECT_EQ(PlanOf(PlanRow(plan)).status(),
+            absl::DataLossError("a record's split is \"batch \", expected equal or batch"));
+  StoredWindow window{.job = "job", .figures = {}};
+  window.figures.set_split("token");
+  EXPECT_EQ(WindowOf(RowOf(window)).status().code(), absl::StatusCode::kDataLoss);
   core::StoredJob job{.job = "job"};
   job.end.emplace().set_ending(static_cast<v1::RunEnding>(100));
   EXPECT_EQ(JobOf(RowOf(job)).status().code(), absl::StatusCode::kDataLoss);
@@ -48,6 +56,20 @@ TEST(ValueRowsTest, ANumberThatNoDaemonWritesIsRefusedByTheNameOfItsField) {
   window.figures.add_versions(3);
   window.figures.add_versions(kLarge);
   EXPECT_THAT(std::string(WindowOf(RowOf(window)).status().message()), HasSubstr("versions"));
+}
+
+TEST(ValueRowsTest, RepeatedFieldsOfARecordAreMessagesOrCountsAsTheirCheckRequires) {
+  std::vector types = {v1::RunEnd::descriptor(), v1::Plan::descriptor(), v1::JobEvent::descriptor(),
+                       v1::Window::descriptor()};
+  for (size_t i = 0; i < types.size(); ++i) {
+    for (int at = 0; at < types[i]->field_count(); ++at) {
+      const auto& field = *types[i]->field(at);
+      if (field.message_type() != nullptr) types.push_back(field.message_type());
+      EXPECT_TRUE(!field.is_repeated() || field.message_type() != nullptr ||
+                  field.cpp_type() == field.CPPTYPE_UINT64)
+          << field.full_name();
+    }
+  }
 }
 
 TEST(ValueRowsTest, LongTextsAreCutAndFiguresWithoutAValueAreWrittenAsZero) {

@@ -180,6 +180,9 @@ TEST(PlansTest, TheTimesOfAChunkAreThoseAtWhichTheDaemonSawIt) {
   EXPECT_EQ(chunk.ranks(2).applied_unix_micros(), proposed + 1'500'000);
   EXPECT_EQ(chunk.ranks(2).pause_seconds(), 0.5);
   EXPECT_EQ(job.daemon.plans().at(1), job.NewestPlan()) << "stored as it is shown";
+  v1::Plan listed = job.NewestPlan();
+  listed.clear_times();
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 1)->front(), listed);
 }
 
 TEST(PlansTest, AWithdrawnChunkEndsUncommittedAndOneThatARestartCutHasNoEnd) {

@@ -27,7 +27,7 @@ test("a figure has the form of its unit, its range and its error", () => {
     [{ unit: "BYTES" }, 1024, "1.00 KiB"], [{ unit: "UNIX_MICROS" }, 1.5e15, "2017-07-14 02:40:00"], [{ unit: "RATIO" }, null, "–"], [{}, 1234, "1234"], [{}, "idle", "idle"],
     [{}, "", "–"], [{}, [3, 4], "3, 4"], [{}, [], "–"], [{}, { name: "nccl" }, "nccl"], [{}, null, "–"], [{}, true, "yes"], [{}, 0, "0"], [{ zero_is_none: true }, 0, "–"],
     [{ to: "last" }, 10, "10..19"], [{ to: "none" }, 10, "10"], [{ to: "last" }, null, "–"], [{ unit: "RATIO", error: "error" }, 0.8, "0.800 ± 0.030"],
-    [{ unit: "RATIO", error: "none" }, 0.8, "0.800 (computed)"], [{ unit: "RATIO", error: "error" }, null, "–"]];
+    [{ unit: "RATIO", digits: 4 }, 0.8614, "0.8614"], [{ unit: "PERCENT", digits: 2 }, 0.5, "50.00 %"], [{ unit: "RATIO", error: "none" }, 0.8, "0.800 (computed)"], [{ unit: "RATIO", error: "error" }, null, "–"]];
   for (const [field, value, text] of cases) assert.equal(format.figure({ key: "it", ...field }, { it: value, last: 19, error: 0.03, none: null }), text);
 });
 test("one is singular, and long lists end in a number", () => {
@@ -79,6 +79,7 @@ test("a prediction stands at the window that it was of, once that is known", () 
   const plan = { plan: 1, chunks_committed: 1, result: "committed", switched_step: 9, seen_last_step: 29, balancedness_predicted: 0.8, prediction_error: 0.1, prediction_evidence: 1 };
   assert.deepEqual(series.predictions([{ ...plan, balancedness_seen: null }, { ...plan, balancedness_seen: 0.8 }]).map((one) => one.step), [29, 9]);
   assert.deepEqual(series.predictions([{ ...plan, result: "partial", balancedness_seen: 0.8 }]), []);
+  assert.equal(series.predictions([{ ...plan, result: "rebalanced", balancedness_seen: 0.8 }])[0].held, true, "a replay's");
 });
 test("a time of another day has its date", () => {
   const noon = new Date(2026, 10, 25, 12).getTime();

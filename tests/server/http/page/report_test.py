@@ -184,6 +184,9 @@ class RunReportTest(FilePageTest):
         # The report counts what a step ran under: not a switch behind the last step.
         counted = [int(row["transfers"]) for row in rows if int(row["switched at"]) < STEPS - 1]
         self.assertEqual(sum(counted), self.report["comparison"]["run"]["transfers"])
+        self.assertIn("to the next decision's first", self.browser.value(
+            "[...document.querySelectorAll('#rebalances th')].find((one) => one.textContent === 'until next').title"))
+        self.assertEqual(self.browser.text(".top .reason"), f"Newest decision: {decisions[0]['reason']}")
         events = json.loads((self.directory / "events.json").read_text())["events"]
         self.assertTrue(all(row["time (UTC)"] != "–" for row in rows), "events.json knows when each was decided")
         log = self.browser.texts("#decisions .log li")
@@ -193,9 +196,9 @@ class RunReportTest(FilePageTest):
             self.assertIn(f", measured {figure(decision['balancedness_before'])}, ", line)
             self.assertIn(f", computed {figure(decision['balancedness_computed'])}", line)
             if decision["balancedness_until_next"] is None:  # a switch behind the last step
-                self.assertNotIn(", seen ", line)
+                self.assertNotIn(", until next ", line)
             else:
-                self.assertIn(f", seen {figure(decision['balancedness_until_next'])}", line)
+                self.assertIn(f", until next {figure(decision['balancedness_until_next'])}", line)
         told = {decision["reason"] for decision in decisions}
         self.assertEqual(len(log), len(decisions) + len([event for event in events if event["reason"] not in told]))
         for row, decision in zip(rows, decisions):
@@ -285,7 +288,15 @@ class ReplayPageTest(FilePageTest):
         self.assertEqual([row["transfers"] for row in rows], [f"{one['transfers']:,}" for one in moved])
         self.assertEqual([row["received"] for row in rows], [self.formatted("bytes", one["bytes"]) for one in moved])
         self.assertEqual(self.browser.texts("#decisions .log .text"), [one["reason"] for one in decided])
+        self.assertEqual(self.browser.text(".top .reason"), f"Newest decision: {decided[0]['reason']}")
         self.assertEqual(self.transfers(), moved[0]["transfers"])
+        predicted = [one for one in moved if one["balancedness_predicted"] is not None]
+        self.assertGreater(len(predicted), 1)
+        self.assertEqual([(row["plan"], row["seen"]) for row in self.browser.table("account")],
+                         [(str(one["window"]), figure(one["balancedness"])) for one in predicted])
+        judged = [abs(one["balancedness"] - one["balancedness_predicted"]) <= one["prediction_error"]
+                  for one in predicted if one["prediction_error"] is not None]
+        self.assertEqual(account["predictions that held"], f"{sum(judged)} of {len(judged)}")
         self.assertEqual(self.browser.value("document.getElementById('ranks')"), None, "a trace has no ranks")
         self.assertLess(file.stat().st_size, 2_000_000)
         self.check_clean(file)
