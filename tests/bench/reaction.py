@@ -7,7 +7,7 @@ small, and steps are so long (--step-ms) that two cores can run all ranks.
 demo: the run of deploy/demo.sh.
 
 Balancedness is that of the ranks' own report, which `eplbctl report` verifies, as a mean over all steps from step 0 on. `replay`
-is the same mean, promised by `eplbctl replay` of the recorded steps at the prices that the run had.
+is the same mean as `eplbctl replay` promises it for the recorded steps, in the run's windows and at its prices.
 
 Needs numpy. With --check, exit 1 when a bar is missed: balancedness .92 (equal), .97 (exact), .90 (demo); `replay` within .01 of
 the run (equal, exact); pauses at most 1.5 % of the time, and none above max_pause by more than one round of rows (demo).
@@ -29,8 +29,8 @@ sys.path[:0] = [str(ROOT / "tests" / "integration"), str(ROOT / "tests" / "data"
 
 SHAPE, LOAD, DRIFT, DRIFT_EVERY = "a_dsv3_prefill", "logn1", 0.1, 5
 SLOTS, RANKS = 288, 16
-PARAMETER_BYTES = 14  # of a parameter with its optimizer state
-DEMO_PARAMETERS = 1024  # of an expert, the default of eplb-trainer
+JOB = "demo"  # the trainer's default
+PARAMETER_BYTES = 14  # a parameter and its optimizer state
 MAX_PAUSE = 0.2  # seconds, the default of migration.max_pause
 LEAST = {"equal": 0.92, "exact": 0.97, "demo": 0.90}
 MOST_FROM_REPLAY = 0.01
@@ -47,7 +47,7 @@ def write_trace(path, seed, steps):
 
 
 def run_job(folder, mode, options):
-    """Runs daemon and ranks. Returns the daemon's load windows."""
+    """Runs daemon and ranks. Returns the daemon's load windows, and what `eplbctl replay` promises of each step."""
     import job as job_module  # reads EPLB_BIN and EPLB_DATA
     write_trace(folder / "trace.jsonl", options.seed, options.steps)
     daemon = job_module.Daemon(folder)
@@ -63,7 +63,8 @@ def run_job(folder, mode, options):
         if any(job.wait(120 + options.steps * options.step_ms / 100)):
             raise SystemExit(f"a rank failed: {[path.read_text()[-300:] for path in job.errors]}")
         answer = job_module.eplbctl("get", "windows", "--endpoint", daemon.endpoint, "--limit", 1000, "-o", "json")
-        return json.loads(answer.stdout)["windows"]
+        windows = json.loads(answer.stdout)["windows"]
+        return windows, replay(folder, windows, daemon.endpoint, options)
     finally:
         if job:
             job.kill_all()
@@ -71,12 +72,11 @@ def run_job(folder, mode, options):
 
 
 def run_demo(folder, options):
-    """Runs the demonstration. Returns its load windows, which have 10 steps."""
     done = subprocess.run([ROOT / "deploy/demo.sh", "--skip-setup", "--bin", options.bin.resolve(), "--dir", folder], timeout=600,
                           capture_output=True, text=True)
     if done.returncode:
         raise SystemExit(f"the demonstration failed: {done.stdout[-500:]}{done.stderr[-500:]}")
-    return [{"first_step": first, "last_step": first + 9} for first in range(0, 480, 10)]
+    return [], []
 
 
 def reviewed(folder, options):
@@ -103,18 +103,20 @@ def write_windows(path, steps, windows):
     return [end - first for first, end in ranges]
 
 
-def replay(folder, run, windows, parameters, options):
-    """Returns the balancedness that `eplbctl replay` promises of each step."""
+def replay(folder, windows, endpoint, options):
+    """Returns the balancedness that `eplbctl replay` promises of each step, at the prices that the run had."""
     lengths = write_windows(folder / "windows.jsonl", folder / "loads.jsonl", windows)
-    ranks, moved = run["world_size"], sum(change["bytes_moved"] for change in run["switches"])
-    paused = sum(change["pause_seconds"] for change in run["switches"])
-    mean_tokens = sum(map(sum, json.loads(open(folder / "loads.jsonl").readline())["load"])) / ranks
-    gigabytes = moved / ranks / max(paused, 1e-9) / 1e9
-    command = [options.bin / "eplbctl", "replay", folder / "windows.jsonl", "--gpus", ranks, "--slots", run["num_slots"],
-               "--split", run["split"], "--token-ns", f"{run['even_step_seconds'] * 1e9 / mean_tokens:.6g}", *options.replay.split(),
-               "-o", "json"]
+    run = json.loads((folder / "run.json").read_text())
+    tokens = json.loads(open(folder / "loads.jsonl", encoding="utf-8").readline())["load"]
+    mean_tokens = sum(map(sum, tokens)) / RANKS
+    command = [options.bin / "eplbctl", "replay", folder / "windows.jsonl", "--gpus", RANKS, "--slots", SLOTS, "--split", run["split"],
+               "--token-ns", f"{run['even_step_seconds'] * 1e9 / mean_tokens:.6g}", *options.replay.split(), "-o", "json"]
+    moved, paused = (sum(change[key] for change in run["switches"]) for key in ("bytes_moved", "pause_seconds"))
     if moved:
-        command += ["--expert-bytes", PARAMETER_BYTES * parameters, "--link-gbps", f"{gigabytes:.9f},{gigabytes:.9f}"]
+        gigabytes = f"{moved / RANKS / paused / 1e9:.9f}"
+        command += ["--expert-bytes", PARAMETER_BYTES * options.parameters, "--link-gbps", f"{gigabytes},{gigabytes}"]
+    if "--like" in subprocess.run([options.bin / "eplbctl", "replay", "--help"], capture_output=True, text=True, timeout=60).stdout:
+        command += ["--like", JOB, "--endpoint", endpoint]
     done = subprocess.run([str(word) for word in command], capture_output=True, text=True, timeout=600)
     if done.returncode:
         raise SystemExit(f"eplbctl replay: {done.stderr}")
@@ -142,25 +144,26 @@ def blocks(values):
     return " ".join(f"{mean(values[first:first + BLOCK]):.3f}" for first in range(0, len(values), BLOCK))
 
 
-def show(mode, folder, windows, options):
+def show(mode, folder, windows, promised, options):
     """Prints the figures of a run. Returns what misses its bar."""
     run = json.loads((folder / "run.json").read_text())
     steps, switches = run["steps"], run["switches"]
     ran = [step["balancedness"] for step in steps]
-    promised = replay(folder, run, windows, DEMO_PARAMETERS if mode == "demo" else options.parameters, options)
     decisions = {}
     for change in switches:
         decisions.setdefault(change["decision"], []).append(change)
     paused = sum(step["boundary_seconds"] for step in steps) / sum(step["seconds"] for step in steps)
     longest, above = over_long(folder, run["world_size"])
     late = [chunks[-1]["step"] - chunks[-1]["decided_last_step"] for chunks in decisions.values()]
-    print(f"{mode}: balancedness {mean(ran):.4f} over {len(ran)} steps; replay promises {mean(promised):.4f}; "
-          f"static layout {mean(step['balancedness_static'] for step in steps):.4f}")
-    print(f"  run, blocks of {BLOCK} steps     {blocks(ran)}\n  replay, blocks of {BLOCK} steps  {blocks(promised)}")
+    print(f"{mode}: balancedness {mean(ran):.4f} over {len(ran)} steps; static layout "
+          f"{mean(step['balancedness_static'] for step in steps):.4f}\n  blocks of {BLOCK} steps: {blocks(ran)}")
+    if promised:
+        print(f"  replay promises {mean(promised):.4f}: {blocks(promised)}")
     print(f"  {len(decisions)} decisions; chunks of each: {' '.join(str(len(chunks)) for chunks in decisions.values())}")
     print(f"  steps from a decision's last to its last switch: {' '.join(map(str, late))}")
-    print(f"  first switch after step {switches[0]['step'] if switches else 'none'}; windows end at "
-          f"{' '.join(str(window['last_step']) for window in windows)}")
+    print(f"  switches after steps: {' '.join(str(change['step']) for change in switches)}")
+    if windows:
+        print(f"  windows end with steps: {' '.join(str(window['last_step']) for window in windows)}")
     print(f"  pauses {paused:.2%} of the time, longest {longest * 1e3:.0f} ms (max_pause {MAX_PAUSE * 1e3:.0f} ms)")
     review = reviewed(folder, options)
     print(f"  {review['time']['steps_over_model']} steps took longer than their loads because the machine was too slow", flush=True)
@@ -196,8 +199,8 @@ def main():
         with tempfile.TemporaryDirectory(prefix="eplb-reaction-") as temporary:
             folder = (options.dir or pathlib.Path(temporary)) / mode
             folder.mkdir(parents=True, exist_ok=True)
-            windows = run_demo(folder, options) if mode == "demo" else run_job(folder, mode, options)
-            missed += show(mode, folder, windows, options)
+            windows, promised = run_demo(folder, options) if mode == "demo" else run_job(folder, mode, options)
+            missed += show(mode, folder, windows, promised, options)
     for text in missed:
         print(f"missed: {text}", file=sys.stderr)
     return int(options.check and bool(missed))
