@@ -162,24 +162,22 @@ double ImprovementSteps::LeastCopies(int32_t hot, int32_t cool) const {
   return untouched ? 2 : kFreeStep;
 }
 
-double ImprovementSteps::MostOfSlots(int32_t a, int32_t b) const {
-  const double hot = weight(arrangement_.gpu_of(a));
-  const double cool = weight(arrangement_.gpu_of(b));
-  const double after =
-      hot * less_[AsIndex(a)] * more_[AsIndex(b)] + cool * more_[AsIndex(a)] * less_[AsIndex(b)];
-  return hot + cool - after + kRounding * (hot + cool + after);
-}
-
+// At equal speeds no exchange of two slots takes more than `most_of_slots` from the weights.
 void ImprovementSteps::ConsiderSwapsOf(int32_t hot, int32_t cool, Choice& best) const {
   const double most = MostOfSwap(hot, cool);
   const double least_copies = LeastCopies(hot, cool);
   const bool equal = arrangement_.inverse_speed(hot) == arrangement_.inverse_speed(cool);
+  const double both = weight(hot) + weight(cool);
   for (int32_t a = arrangement_.first_slot(hot); a < arrangement_.end_slot(hot); ++a) {
     const int32_t leaving = arrangement_.expert_in(a);
+    const double hot_less = weight(hot) * less_[AsIndex(a)];
+    const double cool_more = weight(cool) * more_[AsIndex(a)];
     for (int32_t b = arrangement_.first_slot(cool); b < arrangement_.end_slot(cool); ++b) {
       const double tokens = arrangement_.unit_in(a) - arrangement_.unit_in(b);
       if (tokens <= 0) continue;
-      if (equal && MostOfSlots(a, b) <= best.value * least_copies) continue;
+      const double after = hot_less * more_[AsIndex(b)] + cool_more * less_[AsIndex(b)];
+      const double most_of_slots = both - after + kRounding * (both + after);
+      if (equal && most_of_slots <= best.value * least_copies) continue;
       const int32_t arriving = arrangement_.expert_in(b);
       const int32_t to_hot = CopiesMore(hot, arriving, leaving);
       const int32_t to_cool = CopiesMore(cool, leaving, arriving);

@@ -76,8 +76,6 @@ class ImprovementSteps {
   double TrialWin() const;
   void ConsiderSwaps(Choice& best) const;
   void ConsiderAllSwaps(Choice& best) const;
-  // Never less than what an exchange of two slots takes from the weights of GPUs of equal speed.
-  double MostOfSlots(int32_t a, int32_t b) const;
   // The most that an exchange between two GPUs can take from their weights, and its least cost.
   double MostOfSwap(int32_t hot, int32_t cool) const;
   double LeastCopies(int32_t hot, int32_t cool) const;

@@ -219,7 +219,7 @@ class Job:
     """The rank processes of one run of the demonstration trainer."""
 
     def __init__(self, directory, endpoint, world=4, steps=240, step_ms=10, slots=72, extra=(), parameters=128,
-                 endpoints=None, rank_extra=None, environment=None, rank_environment=None):
+                 endpoints=None, rank_extra=None, environment=None, rank_environment=None, trace=DATA / "moe64_aux.jsonl"):
         """endpoints: of the daemon for single ranks; rank_extra, rank_environment: more of single ranks."""
         self.directory = pathlib.Path(directory)
         self.world = world
@@ -228,7 +228,7 @@ class Job:
         self.ranks = []
         for rank in range(world):
             command = [TRAINER, "--rank", str(rank), "--world", str(world), "--endpoint", (endpoints or {}).get(rank, endpoint),
-                       "--trace", DATA / "moe64_aux.jsonl", "--steps", str(steps), "--slots", str(slots),
+                       "--trace", trace, "--steps", str(steps), "--slots", str(slots),
                        "--step-ms", str(step_ms), "--parameters", str(parameters), "--log-dir", self.directory,
                        "--report-json", self.directory / "run.json", *extra, *(rank_extra or {}).get(rank, ())]
             own = {**os.environ, "EPLB_LAUNCH_ID": self.launch_id, **(environment or {}), **(rank_environment or {}).get(rank, {})}

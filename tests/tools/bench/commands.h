@@ -33,6 +33,8 @@ absl::StatusOr<nlohmann::ordered_json> MeasureIngest(const Options& options);
 absl::StatusOr<nlohmann::ordered_json> MeasureFanOut(const Options& options);
 // {"sessions","bytes_per_session","lost",..}
 absl::StatusOr<nlohmann::ordered_json> MeasureSessions(const Options& options);
+// {"rounds":[{"cpu_s","proposed_s","message_bytes"}],..}
+absl::StatusOr<nlohmann::ordered_json> MeasureDecide(const Options& options);
 // {"resident_bytes_most","resident_bytes_after",..}
 absl::StatusOr<nlohmann::ordered_json> MeasureJobs(const Options& options);
 // {"without":{..as fanout..},"with":{..},"ratio"}

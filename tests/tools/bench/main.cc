@@ -55,6 +55,8 @@ int Main(int argc, char** argv) {
   const CLI::App* ingest = app.add_subcommand("ingest", "Reports a second against a raw sink");
   const CLI::App* fanout =
       app.add_subcommand("fanout", "Proposal to every rank, and all PREPAREDs");
+  const CLI::App* decide =
+      app.add_subcommand("decide", "CPU of the daemon from a load window to auto's proposal");
   const CLI::App* sessions = app.add_subcommand("sessions", "Memory of sessions that are held");
   const CLI::App* frozen = app.add_subcommand("frozen", "fanout beside ranks that never read");
   const CLI::App* jobs = app.add_subcommand("jobs", "Memory after jobs have come and gone");
@@ -77,6 +79,7 @@ int Main(int argc, char** argv) {
   options.hold = absl::Seconds(hold_seconds);
   const auto measure = ingest->parsed()     ? MeasureIngest
                        : fanout->parsed()   ? MeasureFanOut
+                       : decide->parsed()   ? MeasureDecide
                        : sessions->parsed() ? MeasureSessions
                        : jobs->parsed()     ? MeasureJobs
                                             : MeasureFrozen;
