@@ -86,7 +86,7 @@ absl::StatusOr<std::vector<Load>> ReadWindows(const eplb_replay_options& options
 
 absl::StatusOr<ReplayResult> ReplayWindows(const eplb_replay_options& options,
                                            const int64_t* counts) {
-  EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
+  EPLB_ASSIGN_OR_RETURN(ReplayOptions replay, MakeReplayOptions(options));
   EPLB_RETURN_IF_ERROR(CheckRange("steps_of_window", static_cast<double>(options.steps_of_window),
                                   1, static_cast<double>(int64_t{1} << 31)));
   EPLB_ASSIGN_OR_RETURN(const std::vector<Load> windows, ReadWindows(options, counts));
@@ -96,6 +96,7 @@ absl::StatusOr<ReplayResult> ReplayWindows(const eplb_replay_options& options,
     steps.push_back({first, first + options.steps_of_window - 1});
   }
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
+  replay.switch_time = UsualSwitchTime(topology);
   const std::string policy(options.policy == nullptr ? kServicePolicyName : options.policy);
   EPLB_RETURN_IF_ERROR(MakePolicy(policy, replay.policy).status());
   return Replay({windows, steps}, topology, policy, replay);

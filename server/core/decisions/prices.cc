@@ -70,6 +70,22 @@ BoundaryLimits LimitsOf(const Job& job) {
           .measured = {job.decisions.pauses.begin(), job.decisions.pauses.end()}};
 }
 
+SwitchTime SwitchTimeOf(const Job& job) {
+  const BoundaryLimits limits = LimitsOf(job);
+  const auto solved = std::find_if(job.plans.rbegin(), job.plans.rend(),
+                                   [](const v1::Plan& plan) { return plan.has_solve_seconds(); });
+  const double solve_seconds = solved == job.plans.rend() ? 0 : solved->solve_seconds();
+  const double step_seconds = SecondsPerStep(job.current->rate);
+  const double decide_steps =
+      step_seconds > 0 ? (solve_seconds + kMessageSeconds) / step_seconds : 1;
+  return {.decide_steps = std::max(1.0, decide_steps),
+          .vote_every = std::max(1, job.current->vote_every),
+          .layers_per_chunk = limits.layers_per_chunk,
+          .rows_per_chunk = limits.rows_per_chunk,
+          .max_pause_seconds = limits.max_pause_seconds,
+          .seconds_per_byte = limits.seconds_per_byte};
+}
+
 std::string WhyNotNextChunk(const Job& job) {
   if (job.chunks.rest.empty()) return "";
   const int64_t age = job.step - job.chunks.decided_last_step;
