@@ -65,12 +65,13 @@ absl::StatusOr<v1::JobStatus> AskLike(const ReplayCommandOptions& options) {
 absl::StatusOr<SwitchTime> SwitchTimeOf(const ReplayCommandOptions& options,
                                         const v1::JobStatus& job, const Topology& topology,
                                         const Costs& costs) {
-  SwitchTime time = UsualSwitchTime(topology);
+  SwitchTime time = UsualSwitchTime(topology, costs);
   if (job.has_switch_time()) {
     time.decide_steps = job.switch_time().decide_steps();
     time.vote_every = static_cast<int32_t>(job.switch_time().vote_every());
     time.rows_per_chunk = static_cast<int64_t>(job.switch_time().rows_per_chunk());
-    time.seconds_per_byte = job.switch_time().seconds_per_byte();
+    const double per_byte = job.switch_time().seconds_per_byte();
+    if (per_byte > 0) time.seconds_per_byte = per_byte;
   }
   if (job.policy().has_layers_per_chunk()) time.layers_per_chunk = job.policy().layers_per_chunk();
   if (job.policy().has_max_pause_seconds()) {
@@ -81,12 +82,9 @@ absl::StatusOr<SwitchTime> SwitchTimeOf(const ReplayCommandOptions& options,
   if (options.vote_every) time.vote_every = static_cast<int32_t>(*options.vote_every);
   if (options.staging) time.rows_per_chunk = *options.staging * topology.max_slots_per_gpu();
   if (!options.max_pause.empty()) {
-    EPLB_ASSIGN_OR_RETURN(const absl::Duration most, ParseDuration("--max-pause", options.max_pause));
+    EPLB_ASSIGN_OR_RETURN(const absl::Duration most,
+                          ParseDuration("--max-pause", options.max_pause));
     time.max_pause_seconds = absl::ToDoubleSeconds(most);
-  }
-  if (time.seconds_per_byte <= 0) {
-    time.seconds_per_byte =
-        1 / (topology.num_nodes() > 1 ? costs.inter_bytes_per_s : costs.intra_bytes_per_s);
   }
   return time;
 }
@@ -148,9 +146,10 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options, const v
   absl::StatusOr<ReplayResult> result = Replay(
       windows, topology, options.frame.policy.name, replay,
       [&waiting](int64_t window) { waiting.Reached(window); },
-      page ? ReplayObserver([&page](int64_t window, const ReplayRow& row, const Switching& placement) {
-        return page->Ran(window, row, placement);
-      })
+      page ? ReplayObserver(
+                 [&page](int64_t window, const ReplayRow& row, const Switching& placement) {
+                   return page->Ran(window, row, placement);
+                 })
            : ReplayObserver());
   if (!result.ok()) return InFile(options.trace, result.status());
   Replayed replayed{topology, *std::move(result), trace.note, ""};

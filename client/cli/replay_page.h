@@ -47,8 +47,8 @@ class ReplayPage {
   PageDocuments documents_;
   Placement newest_;  // newest placement that was decided on, and its version
   int64_t version_ = 0;
-  int64_t settled_ = 0;               // newest version that a whole window ran under
-  int64_t settles_at_ = 0;            // first step that runs under `version_` alone
+  int64_t settled_ = 0;                // newest version that a whole window ran under
+  int64_t settles_at_ = 0;             // first step that runs under `version_` alone
   std::optional<size_t> unseen_ = {};  // plan whose first whole window has not passed
   std::string last_reason_;
   double peaks_without_eplb_ = 0;  // sums over windows

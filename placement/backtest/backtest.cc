@@ -105,7 +105,8 @@ Backtest::Backtest(Placement start, std::vector<LayerId> layers, double scale,
       scale_(scale),
       options_(options) {
   const bool has_own = !options.candidates.empty();
-  const auto model_layers = static_cast<int32_t>(std::lround(scale * static_cast<double>(layers_.size())));
+  const auto model_layers =
+      static_cast<int32_t>(std::lround(scale * static_cast<double>(layers_.size())));
   const Switching start_placement(start_, model_layers);
   for (const Candidate& candidate : has_own ? options.candidates : CandidatesFor(options.split)) {
     shadows_.push_back({.candidate = candidate, .placement = start_placement});
@@ -225,7 +226,8 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yar
   return absl::OkStatus();
 }
 
-// Of each layer, per step. With exact splits the windows are batches, each with its own peak.
+// Returns the fall of each layer's peak, per step. With exact splits the windows are batches, each
+// with its own peak.
 absl::StatusOr<std::vector<double>> Backtest::PredictedFalls(const ExpectedLoad& expected,
                                                              const Placement& before,
                                                              const Placement& after,
@@ -233,10 +235,10 @@ absl::StatusOr<std::vector<double>> Backtest::PredictedFalls(const ExpectedLoad&
   const std::span<const Load> one(&expected.load, 1);
   const std::span<const Load> loads =
       options_.split == SplitMode::kEqual ? one : std::span(expected.recent);
-  EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateWindows(loads, before, options_.split,
-                                                              {.speeds = input.speeds}));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation then, EvaluateWindows(loads, after, options_.split,
-                                                               {.speeds = input.speeds}));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation now,
+                        EvaluateWindows(loads, before, options_.split, {.speeds = input.speeds}));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation then,
+                        EvaluateWindows(loads, after, options_.split, {.speeds = input.speeds}));
   std::vector<double> falls;
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     falls.push_back(Finite((now.max_gpu_load[layer] - then.max_gpu_load[layer]) /
@@ -260,16 +262,14 @@ absl::StatusOr<const Backtest::Solved*> Backtest::Solve(const Shadow& shadow,
   options.effort = Effort::kFast;
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
                         MakePolicy(shadow.candidate.policy, options));
-  EPLB_ASSIGN_OR_RETURN(Placement after,
-                        SolveAligned(*policy, {.load = expected.load,
-                                               .topology = before.topology(),
-                                               .previous = &before,
-                                               .speeds = input.speeds,
-                                               .split = options_.split,
-                                               .recent = expected.recent,
-                                               .abandoned = input.abandoned}));
-  solved.push_back(
-      {shadow.candidate.policy, std::move(expected), before, std::move(after)});
+  EPLB_ASSIGN_OR_RETURN(Placement after, SolveAligned(*policy, {.load = expected.load,
+                                                                .topology = before.topology(),
+                                                                .previous = &before,
+                                                                .speeds = input.speeds,
+                                                                .split = options_.split,
+                                                                .recent = expected.recent,
+                                                                .abandoned = input.abandoned}));
+  solved.push_back({shadow.candidate.policy, std::move(expected), before, std::move(after)});
   return &solved.back();
 }
 
@@ -298,7 +298,8 @@ absl::Status Backtest::Decide(Shadow& shadow, const Solved& solved,
                    .token_seconds = token_seconds})) {
     return absl::OkStatus();
   }
-  return Adopt(shadow, solved, {.target = after, .falls = std::move(falls), .seconds = owed}, input);
+  return Adopt(shadow, solved, {.target = after, .falls = std::move(falls), .seconds = owed},
+               input);
 }
 
 // Switches from what is left of the decision before: layers of it may never be switched. change: as

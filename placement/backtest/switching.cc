@@ -85,8 +85,8 @@ Switching::Switching(const Placement& start, int32_t model_layers)
     : running_(start), target_(std::make_shared<const Placement>(start)) {
   const int64_t num_layers = start.topology().num_layers();
   for (int64_t i = 0; i < num_layers; ++i) {
-    copies_.push_back(static_cast<int32_t>((i + 1) * model_layers / num_layers -
-                                           i * model_layers / num_layers));
+    copies_.push_back(
+        static_cast<int32_t>((i + 1) * model_layers / num_layers - i * model_layers / num_layers));
   }
 }
 
@@ -227,8 +227,8 @@ absl::StatusOr<SwitchedWindow> Switching::Pass(int64_t first, int64_t num_steps,
       weights.conservativeResizeLike(RealMatrix::Zero(std::ssize(ran), num_layers));
       now.conservativeResizeLike(RealMatrix::Zero(std::ssize(ran), num_layers));
     }
-    const double rest = static_cast<double>(end - std::max(due.step, first)) /
-                        static_cast<double>(num_steps);
+    const double rest =
+        static_cast<double>(end - std::max(due.step, first)) / static_cast<double>(num_steps);
     const double others = 1 - now(at - ran.begin(), due.layer);
     const double taken = others > 0 ? std::min(1.0, due.part / others) : 0;
     auto parts = now.col(due.layer);

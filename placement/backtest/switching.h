@@ -33,9 +33,9 @@ struct SwitchedWindow {
 
 struct Change {
   Placement target;
-  std::vector<double> falls;  // [L], fall of each layer's peak load
+  std::vector<double> falls;     // [L], fall of each layer's peak load
   MigrationOptions expert = {};  // bytes of an expert
-  double seconds = 0;         // price of the whole change
+  double seconds = 0;            // price of the whole change
 };
 
 // Threads: a value, not safe. Deterministic.
@@ -53,7 +53,7 @@ class Switching {
   bool done() const { return due_.empty(); }
   // First step that runs under `target` alone. REQUIRES: !done().
   int64_t done_at() const { return due_.back().step; }
-  int64_t num_chunks() const { return num_chunks_; }  // of the newest change
+  int64_t num_chunks() const { return num_chunks_; }  // chunks of the newest change
 
   // A decision at the end of the window before `step` replaces the layers that are in no chunk yet:
   // the chunk in flight stays, and those that are in force before the ranks hold the new proposal.
@@ -81,7 +81,7 @@ class Switching {
   };
   struct LayerChange {
     int32_t layer = 0;
-    double value = 0;           // fall of the peak load for each byte
+    double value = 0;                // fall of the peak load for each byte
     std::vector<int32_t> rows = {};  // [G], rows of staging
     double pause_seconds = 0;
     MovedRows moved = {};

@@ -144,7 +144,8 @@ class Replayer {
 
   absl::Status Weigh(PlannerAnswer answer, ReplayRow& row) {
     const ExpectedLoad& expected = answer.expected;
-    const auto decided_on = std::span(std::as_const(seen_)).last(expected.recent.size());
+    const auto decided_on =
+        std::span(std::as_const(seen_)).last(static_cast<size_t>(expected.num_windows));
     row.reason = absl::StrCat("steps ", decided_on.front().steps.first, "..",
                               decided_on.back().steps.last, ": ");
     const Placement& incumbent = placement_.target();
@@ -206,9 +207,8 @@ class Replayer {
     EPLB_ASSIGN_OR_RETURN(const Evaluation then, EvaluateExpected(input, input.candidate));
     EPLB_ASSIGN_OR_RETURN(const MigrationCost migration,
                           PriceMigration(left, input.candidate, options_.costs));
-    Change change{.target = input.candidate,
-                  .expert = options_.costs.expert,
-                  .seconds = migration.seconds};
+    Change change{
+        .target = input.candidate, .expert = options_.costs.expert, .seconds = migration.seconds};
     for (size_t layer = 0; layer < now.max_gpu_load.size(); ++layer) {
       change.falls.push_back(Finite(now.max_gpu_load[layer] - then.max_gpu_load[layer]));
     }
@@ -238,11 +238,10 @@ class Replayer {
     const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
     const Evaluation without = EvaluateWithoutEplb(load, start_.topology().num_gpus());
     EPLB_ASSIGN_OR_RETURN(const Evaluation still, EvaluateSplit(load, start_, SplitMode::kEqual));
-    EPLB_ASSIGN_OR_RETURN(
-        const SwitchedWindow passed,
-        placement_.Pass(steps.first, steps.count(), [&](const Placement& ran) {
-          return EvaluateSplit(load, ran, options_.split);
-        }));
+    EPLB_ASSIGN_OR_RETURN(const SwitchedWindow passed,
+                          placement_.Pass(steps.first, steps.count(), [&](const Placement& ran) {
+                            return EvaluateSplit(load, ran, options_.split);
+                          }));
     const Evaluation& now = passed.seen;
     row.balancedness_without_eplb = without.mean_balancedness;
     row.balancedness_static = still.mean_balancedness;
@@ -254,9 +253,8 @@ class Replayer {
     row.without_eplb_seconds = Finite(without.peak_load * token_seconds);
     row.static_seconds = Finite(still.peak_load * token_seconds);
     row.saved_seconds = Finite((without.peak_load - now.peak_load) * token_seconds);
-    row.replica_seconds =
-        Finite(ReplicaSecondsPerStep(placement_.running(), options_.costs) *
-               static_cast<double>(steps.count()));
+    row.replica_seconds = Finite(ReplicaSecondsPerStep(placement_.running(), options_.costs) *
+                                 static_cast<double>(steps.count()));
     return predictions_.Observe({.load = load, .split = options_.split});
   }
 
@@ -290,12 +288,14 @@ absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
 
 }  // namespace
 
-SwitchTime UsualSwitchTime(const Topology& topology) {
+SwitchTime UsualSwitchTime(const Topology& topology, const Costs& costs) {
   return {.decide_steps = 1,
           .vote_every = kUsualVoteEvery,
           .layers_per_chunk = kUsualLayersPerChunk,
           .rows_per_chunk = kUsualStagingLayers * topology.max_slots_per_gpu(),
-          .max_pause_seconds = kUsualMaxPauseSeconds};
+          .max_pause_seconds = kUsualMaxPauseSeconds,
+          .seconds_per_byte =
+              1 / (topology.num_nodes() > 1 ? costs.inter_bytes_per_s : costs.intra_bytes_per_s)};
 }
 
 absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,

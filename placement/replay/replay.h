@@ -59,8 +59,8 @@ struct ReplayTrace {
 };
 
 // Returns the switching time of a job with the defaults of client library and daemon, whose
-// proposals arrive one step after a window.
-SwitchTime UsualSwitchTime(const Topology& topology);
+// proposals arrive one step after a window and whose bytes take as long as the links say.
+SwitchTime UsualSwitchTime(const Topology& topology, const Costs& costs);
 
 // Window t, and the decision just before it.
 struct ReplayRow {
@@ -82,12 +82,12 @@ struct ReplayRow {
   int64_t transfers = 0;
   int64_t bytes = 0;
   double migration_seconds = 0;
-  int64_t chunks = 0;                   // chunks that the decision was cut into
+  int64_t chunks = 0;                    // chunks that the decision was cut into
   std::optional<int64_t> switched_step;  // first step under all of them, unless one is replaced
-  double without_eplb_seconds = 0;      // seconds of the fullest GPUs without EPLB
-  double static_seconds = 0;            // seconds of the fullest GPUs under the starting layout
-  double saved_seconds = 0;         // part of without_eplb_seconds that the current placement saves
-  double replica_seconds = 0;       // spent on replicas; without EPLB there are none
+  double without_eplb_seconds = 0;       // seconds of the fullest GPUs without EPLB
+  double static_seconds = 0;             // seconds of the fullest GPUs under the starting layout
+  double saved_seconds = 0;    // part of without_eplb_seconds that the current placement saves
+  double replica_seconds = 0;  // spent on replicas; without EPLB there are none
 };
 
 struct ReplaySummary {

@@ -40,7 +40,8 @@ TEST(SwitchTimeTest, ItFollowsVotesStagingSolutionAndPauses) {
   EXPECT_EQ(time.seconds_per_byte, 0);
 
   const absl::Time begin = absl::UnixEpoch();
-  job.current->rate.told = {{.step = 10, .at = begin}, {.step = 20, .at = begin + absl::Seconds(1)}};
+  job.current->rate.told = {{.step = 10, .at = begin},
+                            {.step = 20, .at = begin + absl::Seconds(1)}};
   job.plans.emplace_back().set_solve_seconds(0.2);
   job.plans.emplace_back();  // a rollback, for which nothing was solved
   job.decisions.pauses.push_back({.bytes = 100, .seconds = 0.05});
