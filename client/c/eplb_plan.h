@@ -126,7 +126,7 @@ typedef struct eplb_replay_options {
   double min_gain;   /* least decrease of the peak GPU load, 0..1 */
   double token_ns;   /* time of a token on the fullest GPU */
   int64_t expert_bytes;    /* bytes of a move; 0: moves take no time */
-  int64_t steps_of_window; /* steps that each window sums */
+  int64_t steps_of_window; /* steps that each window sums: how long a switch takes */
   int64_t every;           /* windows between decisions */
   int64_t history;         /* windows that a decision looks at, except for "auto" */
   int32_t num_windows;

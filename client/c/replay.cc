@@ -24,13 +24,14 @@ namespace {
 constexpr double kTokenNs = 176;  // the default of `eplbctl replay --token-ns`
 constexpr double kMaxTokenNs = 1e9;
 constexpr int64_t kHistory = 4;
+constexpr int64_t kSteps = 50;  // the default of report_every
 
 eplb_replay_options DefaultReplayOptions() {
   eplb_replay_options options = {};
   options.struct_size = sizeof(options);
   options.min_gain = ReplayOptions().min_gain;
   options.token_ns = kTokenNs;
-  options.steps_of_window = 1;
+  options.steps_of_window = kSteps;
   options.every = 1;
   options.history = kHistory;
   options.num_gpus = 1;
@@ -86,7 +87,7 @@ absl::StatusOr<std::vector<Load>> ReadWindows(const eplb_replay_options& options
 
 absl::StatusOr<ReplayResult> ReplayWindows(const eplb_replay_options& options,
                                            const int64_t* counts) {
-  EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
+  EPLB_ASSIGN_OR_RETURN(ReplayOptions replay, MakeReplayOptions(options));
   EPLB_RETURN_IF_ERROR(CheckRange("steps_of_window", static_cast<double>(options.steps_of_window),
                                   1, static_cast<double>(int64_t{1} << 31)));
   EPLB_ASSIGN_OR_RETURN(const std::vector<Load> windows, ReadWindows(options, counts));
@@ -96,6 +97,7 @@ absl::StatusOr<ReplayResult> ReplayWindows(const eplb_replay_options& options,
     steps.push_back({first, first + options.steps_of_window - 1});
   }
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
+  replay.switch_time = UsualSwitchTime(topology, replay.costs);
   const std::string policy(options.policy == nullptr ? kServicePolicyName : options.policy);
   EPLB_RETURN_IF_ERROR(MakePolicy(policy, replay.policy).status());
   return Replay({windows, steps}, topology, policy, replay);

@@ -206,9 +206,10 @@ absl::Status PageDocuments::AddTraffic(const v1::Plan& plan, const Placement& be
   return absl::OkStatus();
 }
 
-void PageDocuments::AddPlan(PageJson plan) {
+size_t PageDocuments::AddPlan(PageJson plan) {
   if (plan["decided_last_step"].is_null()) plan["decided_first_step"] = nullptr;
   plans_.push_back(std::move(plan));
+  return plans_.size() - 1;
 }
 
 void PageDocuments::BoundPlans() {

@@ -61,8 +61,9 @@ class PageDocuments {
   void AddPlacement(int64_t version, const Placement& placement);
   // Adds the transfers that lead from one placement to the other. errors: as PlanMigration.
   absl::Status AddTraffic(const v1::Plan& plan, const Placement& before, const Placement& after);
-  // Oldest first. plan: KnownJson of a v1::Plan, and further keys.
-  void AddPlan(PageJson plan);
+  // Oldest first. plan: KnownJson of a v1::Plan, and further keys. Returns its place.
+  size_t AddPlan(PageJson plan);
+  PageJson& plan(size_t place) { return plans_[place]; }
   void AddEvent(const v1::JobEvent& event) { events_.push_back(KnownJson(event)); }
   void AddWarning(std::string text) { warnings_.push_back(std::move(text)); }
   // This panel is left out: the source does not know anything of it.

@@ -17,6 +17,7 @@
 #include "client/cli/terminal.h"
 #include "client/cli/text.h"
 #include "placement/decision/rebalance.h"
+#include "proto/eplb/v1/query.pb.h"
 #include "proto/wire/message_json.h"
 
 #include <nlohmann/json.hpp>
@@ -49,6 +50,43 @@ absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
 absl::Status CheckCount(const char* flag, int64_t count) {
   if (count >= 1 && count <= kMaxReplayWindows) return absl::OkStatus();
   return InvalidInput(flag, " is ", count, ", expected 1..", kMaxReplayWindows);
+}
+
+// Returns the job that --like names; empty without the flag.
+absl::StatusOr<v1::JobStatus> AskLike(const ReplayCommandOptions& options) {
+  v1::JobStatus job;
+  if (options.like.empty()) return job;
+  EPLB_RETURN_IF_ERROR(
+      AskAboutJob(options.query, options.like, v1::GetJobRequest(), &job).status());
+  return job;
+}
+
+// Returns the usual time of a switch, with the figures of the job and then those of the flags.
+absl::StatusOr<SwitchTime> SwitchTimeOf(const ReplayCommandOptions& options,
+                                        const v1::JobStatus& job, const Topology& topology,
+                                        const Costs& costs) {
+  SwitchTime time = UsualSwitchTime(topology, costs);
+  if (job.has_switch_time()) {
+    time.decide_steps = job.switch_time().decide_steps();
+    time.vote_every = static_cast<int32_t>(job.switch_time().vote_every());
+    time.rows_per_chunk = static_cast<int64_t>(job.switch_time().rows_per_chunk());
+    const double per_byte = job.switch_time().seconds_per_byte();
+    if (per_byte > 0) time.seconds_per_byte = per_byte;
+  }
+  if (job.policy().has_layers_per_chunk()) time.layers_per_chunk = job.policy().layers_per_chunk();
+  if (job.policy().has_max_pause_seconds()) {
+    time.max_pause_seconds = job.policy().max_pause_seconds();
+  }
+  EPLB_RETURN_IF_ERROR(CheckCount("--vote-every", options.vote_every.value_or(1)));
+  EPLB_RETURN_IF_ERROR(CheckCount("--staging", options.staging.value_or(1)));
+  if (options.vote_every) time.vote_every = static_cast<int32_t>(*options.vote_every);
+  if (options.staging) time.rows_per_chunk = *options.staging * topology.max_slots_per_gpu();
+  if (!options.max_pause.empty()) {
+    EPLB_ASSIGN_OR_RETURN(const absl::Duration most,
+                          ParseDuration("--max-pause", options.max_pause));
+    time.max_pause_seconds = absl::ToDoubleSeconds(most);
+  }
+  return time;
 }
 
 absl::StatusOr<ReplayOptions> MakeReplayOptions(const ReplayCommandOptions& options) {
@@ -90,13 +128,14 @@ struct Replayed {
   std::string page;  // for --html
 };
 
-absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
+absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options, const v1::JobStatus& job) {
   EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
-  EPLB_ASSIGN_OR_RETURN(const ReplayOptions replay, MakeReplayOptions(options));
+  EPLB_ASSIGN_OR_RETURN(ReplayOptions replay, MakeReplayOptions(options));
   EPLB_ASSIGN_OR_RETURN(const Trace trace, ReadTrace(options));
   const Load& first = trace.windows.front();
   EPLB_ASSIGN_OR_RETURN(const Topology topology,
                         MakeTopology(options.frame, first, SlotsOf(options, first)));
+  EPLB_ASSIGN_OR_RETURN(replay.switch_time, SwitchTimeOf(options, job, topology, replay.costs));
   const ReplayTrace windows{trace.windows, trace.steps};
   std::optional<ReplayPage> page;
   if (!options.html.empty()) {
@@ -107,9 +146,10 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options) {
   absl::StatusOr<ReplayResult> result = Replay(
       windows, topology, options.frame.policy.name, replay,
       [&waiting](int64_t window) { waiting.Reached(window); },
-      page ? ReplayObserver([&page](int64_t window, const ReplayRow& row, const Placement& ran) {
-        return page->Ran(window, row, ran);
-      })
+      page ? ReplayObserver(
+                 [&page](int64_t window, const ReplayRow& row, const Switching& placement) {
+                   return page->Ran(window, row, placement);
+                 })
            : ReplayObserver());
   if (!result.ok()) return InFile(options.trace, result.status());
   Replayed replayed{topology, *std::move(result), trace.note, ""};
@@ -137,6 +177,8 @@ std::string ReplayToJson(const ReplayCommandOptions& options, const ReplayResult
          {"transfers", row.transfers},
          {"bytes", row.bytes},
          {"migration_seconds", row.migration_seconds},
+         {"chunks", row.chunks},
+         {"switched_step", JsonOrNull(row.switched_step)},
          {"replica_seconds", row.replica_seconds},
          {"seconds_saved", row.saved_seconds}});
   }
@@ -206,10 +248,11 @@ std::string Notes(const ReplayCommandOptions& options, const Replayed& replayed)
 }  // namespace
 
 Output RunReplay(const ReplayCommandOptions& options, const Terminal& terminal) {
-  EPLB_ASSIGN_OR_RETURN(const Replayed replayed, AsUsage(ReplayFile(options)));
+  EPLB_ASSIGN_OR_RETURN(const v1::JobStatus job, AskLike(options));
+  EPLB_ASSIGN_OR_RETURN(const Replayed replayed, AsUsage(ReplayFile(options, job)));
   EPLB_RETURN_IF_ERROR(WriteOutput(options.html, replayed.page));
   return {kOk,
-          options.format == Format::kJson
+          options.query.format == Format::kJson
               ? ReplayToJson(options, replayed.result)
               : ReplayToTable(options, replayed.topology, replayed.result, terminal),
           Notes(options, replayed)};
@@ -239,19 +282,30 @@ void AddReplay(const Flags& root) {
   AddInteger(flags, "--horizon-windows", "Z", options.horizon_windows,
              "A gain counts over at most this many windows [4 decisions]");
   AddCostOptions(flags, options.costs);
+  AddInteger(flags, "--vote-every", "N", options.vote_every,
+             absl::StrCat("The ranks' vote_every: a change begins at such a step [",
+                          kUsualVoteEvery, "]"));
+  AddInteger(flags, "--staging", "LAYERS", options.staging,
+             absl::StrCat("Layers that fit into the ranks' staging [", kUsualStagingLayers, "]"));
+  flags.Text("--max-pause", "DURATION", options.max_pause,
+             "Longest boundary, as migration.max_pause of the daemon [200ms]");
+  flags.Text("--like", "JOB", options.like,
+             "Job of a daemon that gives these three and the time of a decision");
   flags.Text("--html", "FILE", options.html, "Write the web page of the replay to this file");
-  AddFormat(flags, options.format);
+  AddQueryOptions(flags, options.query);
   flags.SetFooter(
       "Time saved is relative to the time without EPLB: one slot per expert, in\n"
       "order, whatever --slots is. Means leave out windows without tokens.\n"
       "Policy auto, the daemon's default, decides by the back-test of all windows\n"
-      "before; --history and --window have no effect on it.\n"
+      "before; --history and --window have no effect on it. A decision is in force\n"
+      "as in a job: one step after its window, at the next vote, chunk by chunk.\n"
       "Examples:\n"
       "  eplbctl replay trace.jsonl --gpus 8\n"
       "  eplbctl replay trace.jsonl --gpus 32 --nodes 4 --slots 288 --every 4 \\\n"
       "      --expert-bytes 88080384 --link-gbps 450,50 --token-ns 176 -o json\n"
       "  eplbctl replay trace.jsonl --gpus 8 --slots 72 --split batch\n"
-      "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input.");
+      "Exit codes: 0 replayed, 1 error, 2 wrong flag or unusable input; with --like\n"
+      "also 3 daemon not reached, 4 denied, 5 no such job, 7 timeout.");
 }
 
 }  // namespace eplb::cli

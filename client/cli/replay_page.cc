@@ -36,13 +36,29 @@ ReplayPage::ReplayPage(const ReplayTrace& trace, const Topology& topology,
   documents_.LeaveOut("ranks");
 }
 
-absl::Status ReplayPage::Ran(int64_t window, const ReplayRow& row, const Placement& placement) {
-  if (row.rule) EPLB_RETURN_IF_ERROR(AddPlan(window, row, placement));
-  if (documents_.KeepsWindow(window)) EPLB_RETURN_IF_ERROR(AddWindow(window, row, placement));
+absl::Status ReplayPage::Ran(int64_t window, const ReplayRow& row, const Switching& placement) {
+  if (row.rule) EPLB_RETURN_IF_ERROR(AddPlan(window, row, placement.target()));
+  newest_ = placement.target();
+  NoteSettled(window, row);
+  if (documents_.KeepsWindow(window)) {
+    EPLB_RETURN_IF_ERROR(AddWindow(window, row, placement.running()));
+  }
   peaks_without_eplb_ += row.peak_load_without_eplb;
   peaks_ += row.peak_load;
-  newest_ = placement;
   return absl::OkStatus();
+}
+
+// The first window that ran under the newest version alone shows what its plan reached.
+void ReplayPage::NoteSettled(int64_t t, const ReplayRow& row) {
+  const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
+  if (steps.first < settles_at_) return;
+  settled_ = version_;
+  if (!unseen_ || !row.balancedness) return;
+  PageJson& plan = documents_.plan(*unseen_);
+  plan["balancedness_seen"] = *row.balancedness;
+  plan["seen_first_step"] = steps.first;
+  plan["seen_last_step"] = steps.last;
+  unseen_.reset();
 }
 
 absl::Status ReplayPage::AddWindow(int64_t t, const ReplayRow& row, const Placement& placement) {
@@ -53,7 +69,7 @@ absl::Status ReplayPage::AddWindow(int64_t t, const ReplayRow& row, const Placem
   window.set_window(t);
   window.set_first_step(steps.first);
   window.set_last_step(steps.last);
-  window.add_versions(version_);
+  for (int64_t version = settled_; version <= version_; ++version) window.add_versions(version);
   window.set_tokens(load.counts().sum());
   window.set_split(wire::SplitName(replay_.split));
   window.set_has_loads(documents_.KeepsLoads(t));
@@ -67,12 +83,11 @@ absl::Status ReplayPage::AddWindow(int64_t t, const ReplayRow& row, const Placem
   if (!window.has_loads()) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const Evaluation still, Evaluate(load, unmoved_));
   documents_.AddLoads(window, {load, equal.gpu_loads, still.gpu_loads});
-  documents_.AddPlacement(version_, placement);
+  documents_.AddPlacement(version_, newest_);
   return absl::OkStatus();
 }
 
 absl::Status ReplayPage::AddPlan(int64_t t, const ReplayRow& row, const Placement& placement) {
-  const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
   v1::Plan plan;
   plan.set_plan(t);
   plan.set_policy(options_.policy.name);
@@ -90,17 +105,13 @@ absl::Status ReplayPage::AddPlan(int64_t t, const ReplayRow& row, const Placemen
     plan.set_prediction_evidence(row.prediction->evidence);
   }
   if (row.rebalanced) {
-    plan.set_num_chunks(1);
-    plan.set_chunks_committed(1);
+    plan.set_num_chunks(static_cast<uint32_t>(row.chunks));
+    plan.set_chunks_committed(static_cast<uint32_t>(row.chunks));
     plan.set_first_version(++version_);
     plan.set_last_version(version_);
-    plan.set_switched_step(trace_.steps[static_cast<size_t>(t - 1)].last);
+    settles_at_ = row.switched_step.value_or(0);
+    if (settles_at_ > 0) plan.set_switched_step(static_cast<uint64_t>(settles_at_ - 1));
     plan.set_transfers(row.transfers);
-    if (row.balancedness) {
-      plan.set_balancedness_seen(*row.balancedness);
-      plan.set_seen_first_step(steps.first);
-      plan.set_seen_last_step(steps.last);
-    }
     if (replay_.costs.priced()) {
       plan.set_received_bytes(row.bytes);
       plan.set_migration_seconds(row.migration_seconds);
@@ -110,7 +121,8 @@ absl::Status ReplayPage::AddPlan(int64_t t, const ReplayRow& row, const Placemen
   PageJson json = KnownJson(plan);
   json["result"] = row.rebalanced ? "rebalanced" : "kept";
   json["decided_by"] = NameOf(*row.rule);
-  documents_.AddPlan(std::move(json));
+  const size_t added = documents_.AddPlan(std::move(json));
+  if (row.rebalanced) unseen_ = added;
   return absl::OkStatus();
 }
 

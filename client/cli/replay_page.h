@@ -24,12 +24,12 @@ struct ReplayPageOptions {
 // time of day is known. threads: a value, not safe.
 class ReplayPage {
  public:
-  // trace: what it refers to must outlive this. REQUIRES: replay.latency is 0.
+  // trace: what it refers to must outlive this.
   ReplayPage(const ReplayTrace& trace, const Topology& topology, const ReplayOptions& replay,
              ReplayPageOptions options);
 
   // A ReplayObserver. errors: as Evaluate and PlanMigration.
-  absl::Status Ran(int64_t window, const ReplayRow& row, const Placement& placement);
+  absl::Status Ran(int64_t window, const ReplayRow& row, const Switching& placement);
 
   // Documents for HtmlReport, after the last window. result: of this replay.
   PageJson Finish(const ReplayResult& result);
@@ -37,6 +37,7 @@ class ReplayPage {
  private:
   absl::Status AddWindow(int64_t t, const ReplayRow& row, const Placement& placement);
   absl::Status AddPlan(int64_t t, const ReplayRow& row, const Placement& placement);
+  void NoteSettled(int64_t t, const ReplayRow& row);
   void SetJob(const ReplayResult& result);
 
   const ReplayTrace trace_;
@@ -44,8 +45,11 @@ class ReplayPage {
   const ReplayPageOptions options_;
   const Placement unmoved_;
   PageDocuments documents_;
-  Placement newest_;  // newest placement that a window ran under, and its version
+  Placement newest_;  // newest placement that was decided on, and its version
   int64_t version_ = 0;
+  int64_t settled_ = 0;                // newest version that a whole window ran under
+  int64_t settles_at_ = 0;             // first step that runs under `version_` alone
+  std::optional<size_t> unseen_ = {};  // plan whose first whole window has not passed
   double peaks_without_eplb_ = 0;  // sums over windows
   double peaks_ = 0;
 };

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <deque>
 #include <limits>
+#include <numeric>
 #include <utility>
 
 #include "base/status_macros.h"
@@ -104,10 +105,13 @@ Backtest::Backtest(Placement start, std::vector<LayerId> layers, double scale,
       scale_(scale),
       options_(options) {
   const bool has_own = !options.candidates.empty();
+  const auto model_layers =
+      static_cast<int32_t>(std::lround(scale * static_cast<double>(layers_.size())));
+  const Switching start_placement(start_, model_layers);
   for (const Candidate& candidate : has_own ? options.candidates : CandidatesFor(options.split)) {
-    shadows_.push_back({.candidate = candidate, .in_force = start_});
+    shadows_.push_back({.candidate = candidate, .placement = start_placement});
   }
-  shadows_.push_back({.candidate = {}, .in_force = start_});  // does nothing
+  shadows_.push_back({.candidate = {}, .placement = start_placement});  // does nothing
 }
 
 absl::StatusOr<Backtest> Backtest::Begin(const Placement& incumbent,
@@ -184,21 +188,24 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yar
                              const BacktestInput& input) const {
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   const auto steps = static_cast<double>(window.num_steps);
-  EPLB_ASSIGN_OR_RETURN(const Evaluation now, Evaluated(window, shadow.in_force, input));
-  const double here = ReplicaSecondsPerStep(shadow.in_force, input.costs);
+  const auto evaluate = [&](const Placement& ran) { return Evaluated(window, ran, input); };
+  EPLB_ASSIGN_OR_RETURN(
+      const SwitchedWindow passed,
+      shadow.placement.Pass(num_steps_ - window.num_steps, window.num_steps, evaluate));
+  const Evaluation& now = passed.seen;
+  const double here = ReplicaSecondsPerStep(shadow.placement.running(), input.costs);
   const double replicas = (here - ReplicaSecondsPerStep(start_, input.costs)) * scale_ * steps;
   const double saved = Finite((peaks.unmoved - now.peak_load) * scale_ * token_seconds);
   const double gained = Finite(saved - replicas);
-  shadow.unpaid_seconds = Finite(shadow.unpaid_seconds + shadow.owed_seconds);
+  shadow.unpaid_seconds = Finite(shadow.unpaid_seconds + passed.seconds);
   const double charged = shadow.unpaid_seconds * kCharged;
   shadow.unpaid_seconds -= charged;
   shadow.balancedness.Add(now.mean_balancedness);
   shadow.saved_seconds = Finite(shadow.saved_seconds + saved);
-  shadow.spent_seconds = Finite(shadow.spent_seconds + replicas + shadow.owed_seconds);
+  shadow.spent_seconds = Finite(shadow.spent_seconds + replicas + passed.seconds);
   shadow.net_seconds = Finite(kScoreMemory * shadow.net_seconds + gained - charged);
   shadow.net_squares = Finite(kScoreMemory * shadow.net_squares + gained * gained);
-  shadow.spent_meanwhile = Finite(shadow.spent_meanwhile + shadow.owed_seconds);
-  shadow.owed_seconds = 0;
+  shadow.spent_meanwhile = Finite(shadow.spent_meanwhile + passed.seconds);
   const double ahead = Finite((peaks.incumbent - now.peak_load) / steps);
   shadow.ahead_tokens = Finite(shadow.ahead_tokens + ahead);
   shadow.ahead_squares = Finite(shadow.ahead_squares + ahead * ahead);
@@ -216,34 +223,28 @@ absl::Status Backtest::Score(Shadow& shadow, const SeenWindow& window, const Yar
     shadow.seen_tokens = Finite(kRealizedMemory * shadow.seen_tokens + seen);
     shadow.seen_squares = Finite(kRealizedMemory * shadow.seen_squares + seen * seen);
   }
-  if (shadow.coming) {
-    shadow.in_force = *std::move(shadow.coming);
-    shadow.coming.reset();
-  }
   return absl::OkStatus();
 }
 
-// Per step. With exact splits the windows are batches, each with its own peak.
-absl::StatusOr<double> Backtest::PredictedFall(const ExpectedLoad& expected,
-                                               const Placement& before, const Placement& after,
-                                               const BacktestInput& input) const {
-  const auto fall = [&](const Load& load) -> absl::StatusOr<double> {
-    EPLB_ASSIGN_OR_RETURN(const Evaluation now,
-                          EvaluateSplit(load, before, options_.split, input.speeds));
-    EPLB_ASSIGN_OR_RETURN(const Evaluation then,
-                          EvaluateSplit(load, after, options_.split, input.speeds));
-    return now.peak_load - then.peak_load;
-  };
-  if (options_.split == SplitMode::kEqual) {
-    EPLB_ASSIGN_OR_RETURN(const double tokens, fall(expected.load));
-    return Finite(tokens / expected.num_steps);
+// Returns the fall of each layer's peak, per step. With exact splits the windows are batches, each
+// with its own peak.
+absl::StatusOr<std::vector<double>> Backtest::PredictedFalls(const ExpectedLoad& expected,
+                                                             const Placement& before,
+                                                             const Placement& after,
+                                                             const BacktestInput& input) const {
+  const std::span<const Load> one(&expected.load, 1);
+  const std::span<const Load> loads =
+      options_.split == SplitMode::kEqual ? one : std::span(expected.recent);
+  EPLB_ASSIGN_OR_RETURN(const Evaluation now,
+                        EvaluateWindows(loads, before, options_.split, {.speeds = input.speeds}));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation then,
+                        EvaluateWindows(loads, after, options_.split, {.speeds = input.speeds}));
+  std::vector<double> falls;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    falls.push_back(Finite((now.max_gpu_load[layer] - then.max_gpu_load[layer]) /
+                           expected.StepsFor(options_.split)));
   }
-  double sum = 0;
-  for (const Load& window : expected.recent) {
-    EPLB_ASSIGN_OR_RETURN(const double tokens, fall(window));
-    sum += tokens;
-  }
-  return Finite(sum / expected.recent_steps);
+  return falls;
 }
 
 absl::StatusOr<const Backtest::Solved*> Backtest::Solve(const Shadow& shadow,
@@ -252,24 +253,23 @@ absl::StatusOr<const Backtest::Solved*> Backtest::Solve(const Shadow& shadow,
                                                         std::deque<Solved>& solved) const {
   EPLB_ASSIGN_OR_RETURN(ExpectedLoad expected, ExpectLoad(shadow.candidate.estimate, windows));
   const auto known = std::ranges::find_if(solved, [&](const Solved& one) {
-    return one.policy == shadow.candidate.policy && one.before == shadow.in_force &&
+    return one.policy == shadow.candidate.policy && one.before == shadow.placement.target() &&
            one.expected == expected;
   });
   if (known != solved.end()) return &*known;
+  const Placement& before = shadow.placement.target();
   PolicyOptions options = options_.policy;
   options.effort = Effort::kFast;
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy,
                         MakePolicy(shadow.candidate.policy, options));
-  EPLB_ASSIGN_OR_RETURN(Placement after,
-                        SolveAligned(*policy, {.load = expected.load,
-                                               .topology = shadow.in_force.topology(),
-                                               .previous = &shadow.in_force,
-                                               .speeds = input.speeds,
-                                               .split = options_.split,
-                                               .recent = expected.recent,
-                                               .abandoned = input.abandoned}));
-  solved.push_back(
-      {shadow.candidate.policy, std::move(expected), shadow.in_force, std::move(after)});
+  EPLB_ASSIGN_OR_RETURN(Placement after, SolveAligned(*policy, {.load = expected.load,
+                                                                .topology = before.topology(),
+                                                                .previous = &before,
+                                                                .speeds = input.speeds,
+                                                                .split = options_.split,
+                                                                .recent = expected.recent,
+                                                                .abandoned = input.abandoned}));
+  solved.push_back({shadow.candidate.policy, std::move(expected), before, std::move(after)});
   return &solved.back();
 }
 
@@ -279,7 +279,9 @@ absl::Status Backtest::Decide(Shadow& shadow, const Solved& solved,
   const Placement& after = solved.after;
   shadow.promise.reset();
   if (after == before) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const double tokens, PredictedFall(solved.expected, before, after, input));
+  EPLB_ASSIGN_OR_RETURN(std::vector<double> falls,
+                        PredictedFalls(solved.expected, before, after, input));
+  const double tokens = Finite(std::accumulate(falls.begin(), falls.end(), 0.0));
   if (tokens <= 0) return absl::OkStatus();
   shadow.promise = {.before = before, .after = after, .tokens_per_step = tokens};
   EPLB_ASSIGN_OR_RETURN(const double owed, Price(before, after, input));
@@ -296,9 +298,22 @@ absl::Status Backtest::Decide(Shadow& shadow, const Solved& solved,
                    .token_seconds = token_seconds})) {
     return absl::OkStatus();
   }
-  shadow.owed_seconds = owed;
-  (options_.latency > 0 ? shadow.coming.emplace(after) : shadow.in_force = after);
-  return absl::OkStatus();
+  return Adopt(shadow, solved, {.target = after, .falls = std::move(falls), .seconds = owed},
+               input);
+}
+
+// Switches from what is left of the decision before: layers of it may never be switched. change: as
+// if it were in force.
+absl::Status Backtest::Adopt(Shadow& shadow, const Solved& solved, Change change,
+                             const BacktestInput& input) const {
+  change.expert = input.costs.expert;
+  EPLB_RETURN_IF_ERROR(shadow.placement.Interrupt(options_.switch_time, num_steps_).status());
+  const Placement& left = shadow.placement.target();
+  if (!(left == solved.before)) {
+    EPLB_ASSIGN_OR_RETURN(change.falls, PredictedFalls(solved.expected, left, solved.after, input));
+    EPLB_ASSIGN_OR_RETURN(change.seconds, Price(left, solved.after, input));
+  }
+  return shadow.placement.Begin(change, options_.switch_time, num_steps_);
 }
 
 absl::Status Backtest::Advance(const BacktestInput& input) {
@@ -317,6 +332,7 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
                         .incumbent = in_use.peak_load,
                         .incumbent_replicas = ReplicaSecondsPerStep(incumbent_, input.costs)};
   ++num_windows_;
+  num_steps_ += newest.num_steps;
   const double token_seconds = input.costs.token_seconds > 0 ? input.costs.token_seconds : 1;
   unmoved_seconds_ = Finite(unmoved_seconds_ + unmoved.peak_load * scale_ * token_seconds);
   const double replicas = (peaks.incumbent_replicas - ReplicaSecondsPerStep(start_, input.costs)) *
@@ -351,9 +367,17 @@ absl::Status Backtest::DecideWhereDue(std::span<const SeenWindow> recent,
   return absl::OkStatus();
 }
 
+// Windows that showed what a decision is worth: its first chunk was in force for half of them or
+// more.
+int64_t Backtest::NumShown() const {
+  const SwitchTime& time = options_.switch_time;
+  const double idle = (time.vote_every - 1) / 2.0;
+  return num_windows_ - 1 - (2 * (time.decide_steps + idle) > steps_per_window_ ? 1 : 0);
+}
+
 // A candidate is proved if its net seconds exceed the scatter of the windows' savings.
 void Backtest::Choose() {
-  if (num_windows_ - 1 - options_.latency < kProvingWindows) return;
+  if (NumShown() < kProvingWindows) return;
   const auto pays = [](const Shadow& shadow) {
     return shadow.net_seconds > std::sqrt(shadow.net_squares);
   };
@@ -384,6 +408,7 @@ std::vector<CandidateScore> Backtest::Scores() const {
 
 void Backtest::Adjust(const BacktestOptions& options) {
   options_.every = options.every;
+  options_.switch_time = options.switch_time;
   options_.candidates = options.candidates;
   for (size_t i = 0; i < options.candidates.size(); ++i) {
     shadows_[i].candidate = options.candidates[i];
@@ -401,8 +426,7 @@ LearnedGate Backtest::gate() const {
   LearnedGate gate = GateOf(next, own_net_seconds_);
   gate.returns = &next == &shadows_.back();
   gate.in_use = choice_ != nothing() || gate.returns;
-  const int64_t proved = num_windows_ - 1 - options_.latency;
-  if (proved < 1) {
+  if (NumShown() < 1) {
     gate.times = kFirstTimes;
     gate.horizon_steps =
         std::min(gate.horizon_steps, steps_per_window_ * static_cast<double>(num_windows_));

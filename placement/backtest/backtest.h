@@ -15,6 +15,7 @@
 #include "absl/status/statusor.h"
 
 #include "placement/backtest/candidate.h"
+#include "placement/backtest/switching.h"
 #include "placement/decision/cost.h"
 #include "placement/decision/rebalance.h"
 #include "placement/evaluate.h"
@@ -36,7 +37,7 @@ struct BacktestOptions {
   SplitMode split = SplitMode::kEqual;
   PolicyOptions policy = {};  // the candidates compute with effort `fast` whatever it has
   int32_t every = 1;          // windows from one opportunity to decide to the next, >= 1
-  int32_t latency = 0;        // windows from a decision to its effect: 0 or 1
+  SwitchTime switch_time = {};
 };
 
 // Returns how many windows the longest estimate of the candidates looks at.
@@ -67,7 +68,8 @@ struct CandidateScore {
 };
 
 // Threads: a value, not safe. Deterministic: equal input gives an equal state. Memory: at most four
-// placements of kMaxTestedLayers layers for each candidate.
+// placements of kMaxTestedLayers layers for each candidate, and one for each of its decisions that
+// is not yet in force.
 class Backtest {
  public:
   // incumbent: the current placement, from which all candidates begin.
@@ -93,7 +95,8 @@ class Backtest {
   const Candidate& next() const { return Next().candidate; }
   LearnedGate gate() const;
   const BacktestOptions& options() const { return options_; }
-  // Takes over the interval and the estimates of options with the same policies.
+  // Takes over the interval, the time of a switch and the estimates of options with the same
+  // policies.
   void Adjust(const BacktestOptions& options);
 
  private:
@@ -106,8 +109,7 @@ class Backtest {
   };
   struct Shadow {
     Candidate candidate;
-    Placement in_force;
-    std::optional<Placement> coming;  // active from the next window on
+    Switching placement;
     std::optional<Promise> promise;
     int64_t windows_since_decision = -1;  // -1: none yet
     double predicted_tokens = 0;          // discounted, and
@@ -120,7 +122,6 @@ class Backtest {
     double ahead_seconds = 0;          // the same in seconds, with replicas,
     double ahead_seconds_squares = 0;  // their squares, and
     double spent_meanwhile = 0;        // on its own migrations
-    double owed_seconds = 0;           // for the newest decision, not yet spent
     double unpaid_seconds = 0;         // price of migrations, still to be charged to the net
     FigureMean balancedness;           // over windows
     double saved_seconds = 0;
@@ -153,10 +154,15 @@ class Backtest {
   // Seconds of the whole model's migration; 0 without prices.
   absl::StatusOr<double> Price(const Placement& before, const Placement& after,
                                const BacktestInput& input) const;
-  absl::StatusOr<double> PredictedFall(const ExpectedLoad& expected, const Placement& before,
-                                       const Placement& after, const BacktestInput& input) const;
+  absl::StatusOr<std::vector<double>> PredictedFalls(const ExpectedLoad& expected,
+                                                     const Placement& before,
+                                                     const Placement& after,
+                                                     const BacktestInput& input) const;
+  absl::Status Adopt(Shadow& shadow, const Solved& solved, Change change,
+                     const BacktestInput& input) const;
   // net_seconds: of whose decision it is, over all windows.
   LearnedGate GateOf(const Shadow& shadow, double net_seconds) const;
+  int64_t NumShown() const;
   void Choose();
   const Shadow& Next() const;
   std::ptrdiff_t nothing() const { return std::ssize(shadows_) - 1; }
@@ -170,6 +176,7 @@ class Backtest {
   std::vector<Shadow> shadows_;  // one per candidate, and last the one that does nothing
   std::ptrdiff_t choice_ = 0;
   int64_t num_windows_ = 0;
+  int64_t num_steps_ = 0;        // steps of these windows
   double unmoved_seconds_ = 0;   // seconds of the peaks of `start_`
   double own_net_seconds_ = 0;   // savings of the job's own moves, less their costs
   double steps_per_window_ = 1;  // median of the newest windows

@@ -7,20 +7,38 @@
 #include "absl/strings/str_cat.h"
 
 #include "base/status_macros.h"
+#include "placement/backtest/load_forecast.h"
 #include "placement/policies/registry.h"
 
 namespace eplb {
 namespace {
 
-constexpr int32_t kCadences[] = {1, 2, 4};
-constexpr LoadEstimate kEstimates[] = {{1}, {kAutoWindows, 0.5}, {kAutoWindows}};
+struct Tried {
+  LoadEstimate estimate;
+  std::vector<int32_t> cadences;
+};
+
+// Few enough that a window's solutions stay as cheap as its answer.
+std::vector<Tried> AllTried() {
+  return {{{1}, {1, 2, 4}},
+          {{4, 0.5}, {1}},
+          {{4}, {1, 2, 4}},
+          {{.windows = 2, .forecasting = Forecasting::kTrend}, {1}},
+          {{.windows = kAutoWindows, .forecasting = Forecasting::kKalman}, {1, 4}}};
+}
 
 const char* ShortName(const LoadEstimate& estimate) {
+  if (estimate.forecasting == Forecasting::kTrend) return "trend";
+  if (estimate.forecasting == Forecasting::kKalman) return "kalman";
   if (estimate.windows == 1) return "last";
   return estimate.decay ? "ema" : "sum";
 }
 
 std::string LongName(const LoadEstimate& estimate) {
+  if (estimate.forecasting == Forecasting::kTrend) return "on the trend of the last two windows";
+  if (estimate.forecasting == Forecasting::kKalman) {
+    return absl::StrCat("on ", estimate.windows, " windows, filtered by their drift and noise");
+  }
   if (estimate.windows == 1) return "on the last window";
   if (estimate.decay) return "on an average that halves with each window";
   return absl::StrCat("on the sum of ", estimate.windows, " windows");
@@ -50,8 +68,8 @@ std::vector<Candidate> CandidatesFor(SplitMode split) {
         split == SplitMode::kBatch ? traits.tried_for_batch : traits.tried_for_equal;
     if (tried == TriedFor::kNever) continue;
     std::vector<Candidate> of_policy;
-    for (const LoadEstimate& estimate : kEstimates) {
-      for (const int32_t cadence : kCadences) {
+    for (const auto& [estimate, cadences] : AllTried()) {
+      for (const int32_t cadence : cadences) {
         of_policy.push_back({policy, estimate, cadence});
       }
     }
@@ -72,9 +90,21 @@ absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
     steps.push_back(static_cast<double>(window.num_steps));
     recent.push_back(*window.load);
   }
+  const auto num_windows = std::ssize(windows);
+  if (estimate.forecasting != Forecasting::kNone) {
+    EPLB_ASSIGN_OR_RETURN(const Load load, estimate.forecasting == Forecasting::kTrend
+                                               ? ForecastTrend(recent)
+                                               : ForecastFiltered(recent));
+    return ExpectedLoad{.load = load,
+                        .num_steps = steps.back(),
+                        .num_windows = num_windows,
+                        .recent = {load},
+                        .recent_steps = steps.back()};
+  }
   EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, estimate.decay));
   return ExpectedLoad{.load = std::move(load),
                       .num_steps = CombineSteps(steps, estimate.decay),
+                      .num_windows = num_windows,
                       .recent = std::move(recent),
                       .recent_steps = std::accumulate(steps.begin(), steps.end(), 0.0)};
 }

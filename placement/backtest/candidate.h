@@ -22,11 +22,15 @@ struct SeenWindow {
   int64_t num_steps = 1;             // >= 1
 };
 
+// Forecast of the next window's shares of a layer's tokens (load_forecast.h).
+enum class Forecasting { kNone, kTrend, kKalman };
+
 // How the newest windows become an estimate of the next load.
 struct LoadEstimate {
   int64_t windows = 1;  // number of newest windows that count, >= 1
   // If set, estimate = decay * estimate + (1 - decay) * window, oldest first. Otherwise their sum.
   std::optional<double> decay = std::nullopt;
+  Forecasting forecasting = Forecasting::kNone;  // otherwise in place of sum and average
 
   friend bool operator==(const LoadEstimate&, const LoadEstimate&) = default;
 };
@@ -45,18 +49,21 @@ inline constexpr std::string_view kNoPolicyName = "none";  // name of "do nothin
 // "incremental/last/1", for JSON and labels.
 std::string NameOf(const Candidate& candidate);
 
-// Returns each policy that the registry lists for this split, with the last window, an average and
-// the sum of 4 windows, at cadences 1, 2 and 4. A job begins with the first of them.
+// Returns each policy that the registry lists for this split, with each estimate: the last window
+// and the sum of 4 windows at cadences 1, 2 and 4, an average and the trend at cadence 1, and a
+// filtered average of 8 windows at cadences 1 and 4. A job begins with the first of them.
 std::vector<Candidate> CandidatesFor(SplitMode split);
-inline constexpr int64_t kAutoWindows = 4;  // windows that the longest of their estimates looks at
+inline constexpr int64_t kAutoWindows = 8;  // windows that the longest of their estimates looks at
 
 struct ExpectedLoad {
   Load load;
-  double num_steps = 1;      // steps that `load` stands for
-  std::vector<Load> recent;  // windows that it was made from, oldest first
-  double recent_steps = 1;   // steps of these windows together
+  double num_steps = 1;     // steps that `load` stands for
+  int64_t num_windows = 1;  // windows that it was made from
+  // Batches that are expected: those windows, oldest first, or the forecast itself.
+  std::vector<Load> recent;
+  double recent_steps = 1;  // steps of these batches together
 
-  // Steps that the peak loads of a job stand for: exact splits evaluate each of the windows.
+  // Steps that the peak loads of a job stand for: exact splits evaluate each of the batches.
   double StepsFor(SplitMode split) const {
     return split == SplitMode::kBatch ? recent_steps : num_steps;
   }

@@ -24,7 +24,6 @@ bool GoesOn(const PlannerState& state, const PlannerQuestion& question) {
                     same_policy) &&
          options.split == question.options.split &&
          options.policy.hierarchy == question.options.policy.hierarchy &&
-         options.latency == question.options.latency &&
          (state.costs.priced() || !question.costs.priced());
 }
 

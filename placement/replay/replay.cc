@@ -29,8 +29,11 @@ absl::Status CheckOptions(const ReplayOptions& options) {
   EPLB_RETURN_IF_ERROR(CheckCosts(options.costs));
   EPLB_RETURN_IF_ERROR(CheckWindows("every", options.every, 1));
   EPLB_RETURN_IF_ERROR(CheckWindows("history", options.history, 1));
-  if (options.latency != 0 && options.latency != 1) {
-    return InvalidInput("latency is ", options.latency, ", expected 0 or 1");
+  const SwitchTime& time = options.switch_time;
+  if (time.vote_every < 1 || time.chunk_steps < 1 || time.layers_per_chunk < 1 ||
+      time.rows_per_chunk < 1 || !(time.max_pause_seconds > 0) || !(time.decide_steps >= 0) ||
+      !(time.seconds_per_byte >= 0)) {
+    return InvalidInput("switch_time has a figure out of range");
   }
   EPLB_RETURN_IF_ERROR(CheckWindows("horizon_windows", options.horizon_windows, 0));
   if (!(options.min_gain >= 0 && options.min_gain <= 1)) {
@@ -73,14 +76,14 @@ class Replayer {
         policy_(policy),
         options_(options),
         start_(Placement::Static(topology)),
-        in_force_(start_),
-        predictions_(options.latency),
+        placement_(start_, topology.num_layers()),
+        predictions_(options.switch_time == SwitchTime() ? 0 : 1),
         question_{.num_fresh = 1,
                   .costs = options.costs,
                   .options = {.split = options.split,
                               .policy = options.policy,
                               .every = static_cast<int32_t>(options.every),
-                              .latency = options.latency}} {
+                              .switch_time = options.switch_time}} {
     if (policy_.chooses) return;
     question_.options.candidates = {
         {policy_.name, {.windows = options.history, .decay = options.decay}}};
@@ -88,8 +91,8 @@ class Replayer {
     question_.windows_since_decision = 1;
   }
 
-  absl::StatusOr<ReplayRow> Step(int64_t t, const ReplayObserver& observer) {
-    ReplayRow row;
+  absl::Status Step(int64_t t, const ReplayObserver& observer) {
+    ReplayRow& row = rows_.emplace_back();
     if (t == 0) {
       row.reason = "the starting layout";
     } else if (const absl::Status decided = DecideBefore(t, row); !decided.ok()) {
@@ -97,11 +100,10 @@ class Replayer {
                                                        ": ", decided.message()));
     }
     EPLB_RETURN_IF_ERROR(Run(t, row));
-    if (observer) EPLB_RETURN_IF_ERROR(observer(t, row, in_force_));
-    if (coming_) in_force_ = *std::exchange(coming_, std::nullopt);
-    return row;
+    return observer ? observer(t, row, placement_) : absl::OkStatus();
   }
 
+  std::vector<ReplayRow> rows() && { return std::move(rows_); }
   const PredictionRecord& predictions() const { return predictions_; }
 
   // Returns the scores of a policy that chooses.
@@ -126,7 +128,7 @@ class Replayer {
     if (std::ssize(question_.windows) > WindowsFor(question_.options)) {
       question_.windows.erase(question_.windows.begin());
     }
-    EPLB_ASSIGN_OR_RETURN(PlannerOutcome outcome, AskPlanner(question_, in_force_));
+    EPLB_ASSIGN_OR_RETURN(PlannerOutcome outcome, AskPlanner(question_, placement_.target()));
     question_.state = std::move(outcome.state);
     const std::string text = BacktestText(question_.state->backtest);
     if (!outcome.answer) {
@@ -142,36 +144,37 @@ class Replayer {
 
   absl::Status Weigh(PlannerAnswer answer, ReplayRow& row) {
     const ExpectedLoad& expected = answer.expected;
-    const auto decided_on = std::span(std::as_const(seen_)).last(expected.recent.size());
+    const auto decided_on =
+        std::span(std::as_const(seen_)).last(static_cast<size_t>(expected.num_windows));
     row.reason = absl::StrCat("steps ", decided_on.front().steps.first, "..",
                               decided_on.back().steps.last, ": ");
-    if (answer.placement == in_force_) {
+    const Placement& incumbent = placement_.target();
+    if (answer.placement == incumbent) {
       row.rule = RebalanceRule::kNoChange;
       row.reason += "kept, the policy changes nothing";
       return absl::OkStatus();
     }
     Costs costs = options_.costs;
     costs.horizon_steps = StepsIn(decided_on, options_.horizon_windows);
-    EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision,
-                          EvaluateRebalance({.load = expected.load,
-                                             .num_steps = expected.StepsFor(options_.split),
-                                             .incumbent = in_force_,
-                                             .candidate = answer.placement,
-                                             .min_gain = options_.min_gain,
-                                             .costs = costs,
-                                             .learned = answer.gate ? &*answer.gate : nullptr,
-                                             .split = options_.split,
-                                             .recent = expected.recent,
-                                             .predictions = &predictions_,
-                                             .measured = MeasuredOver(decided_on)}));
+    const RebalanceInput input{.load = expected.load,
+                               .num_steps = expected.StepsFor(options_.split),
+                               .incumbent = incumbent,
+                               .candidate = answer.placement,
+                               .min_gain = options_.min_gain,
+                               .costs = costs,
+                               .learned = answer.gate ? &*answer.gate : nullptr,
+                               .split = options_.split,
+                               .recent = expected.recent,
+                               .predictions = &predictions_,
+                               .measured = MeasuredOver(decided_on)};
+    EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));
     row.rule = decision.rule;
     row.reason += decision.reason;
     row.prediction = decision.prediction;
     if (decision.prediction) {
       predictions_.Begin(answer.placement, *decision.balancedness_computed, *decision.prediction);
     }
-    if (decision.rebalance) Adopt(std::move(answer.placement), decision.migration, row);
-    return absl::OkStatus();
+    return decision.rebalance ? Adopt(input, row) : absl::OkStatus();
   }
 
   // Window with tokens that passed.
@@ -187,14 +190,38 @@ class Replayer {
     return mean.Value().value_or(0);
   }
 
-  void Adopt(Placement next, const MigrationCost& migration, ReplayRow& row) {
+  // Switches to the candidate from what is left of the decision before.
+  absl::Status Adopt(const RebalanceInput& input, ReplayRow& row) {
+    const int64_t step = seen_.back().steps.last + 1;
+    EPLB_ASSIGN_OR_RETURN(const MovedRows dropped,
+                          placement_.Interrupt(options_.switch_time, step));
+    if (decided_) {
+      ReplayRow& before = rows_[*decided_];
+      before.transfers -= dropped.transfers;
+      before.bytes -= dropped.bytes;
+      before.migration_seconds = Finite(before.migration_seconds - dropped.seconds);
+    }
+    decided_ = rows_.size() - 1;
+    const Placement left = placement_.target();
+    EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateExpected(input, left));
+    EPLB_ASSIGN_OR_RETURN(const Evaluation then, EvaluateExpected(input, input.candidate));
+    EPLB_ASSIGN_OR_RETURN(const MigrationCost migration,
+                          PriceMigration(left, input.candidate, options_.costs));
+    Change change{
+        .target = input.candidate, .expert = options_.costs.expert, .seconds = migration.seconds};
+    for (size_t layer = 0; layer < now.max_gpu_load.size(); ++layer) {
+      change.falls.push_back(Finite(now.max_gpu_load[layer] - then.max_gpu_load[layer]));
+    }
+    EPLB_RETURN_IF_ERROR(placement_.Begin(change, options_.switch_time, step));
     row.rebalanced = true;
     row.transfers = migration.transfers;
     row.bytes = migration.bytes;
     row.migration_seconds = migration.seconds;
+    row.chunks = placement_.num_chunks();
+    if (!placement_.done()) row.switched_step = placement_.done_at();
     absl::StrAppend(&row.reason, ", ", CountText(row.transfers, "transfer"),
                     row.bytes > 0 ? absl::StrCat(", ", BytesText(row.bytes)) : std::string());
-    (options_.latency > 0 ? coming_.emplace(std::move(next)) : in_force_ = std::move(next));
+    return absl::OkStatus();
   }
 
   // Returns the steps of `windows` windows of the mean length of `recent`.
@@ -208,10 +235,14 @@ class Replayer {
 
   absl::Status Run(int64_t t, ReplayRow& row) {
     const Load& load = trace_.windows[static_cast<size_t>(t)];
-    const int64_t num_steps = trace_.steps[static_cast<size_t>(t)].count();
+    const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
     const Evaluation without = EvaluateWithoutEplb(load, start_.topology().num_gpus());
     EPLB_ASSIGN_OR_RETURN(const Evaluation still, EvaluateSplit(load, start_, SplitMode::kEqual));
-    EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateSplit(load, in_force_, options_.split));
+    EPLB_ASSIGN_OR_RETURN(const SwitchedWindow passed,
+                          placement_.Pass(steps.first, steps.count(), [&](const Placement& ran) {
+                            return EvaluateSplit(load, ran, options_.split);
+                          }));
+    const Evaluation& now = passed.seen;
     row.balancedness_without_eplb = without.mean_balancedness;
     row.balancedness_static = still.mean_balancedness;
     row.balancedness = now.mean_balancedness;
@@ -222,8 +253,8 @@ class Replayer {
     row.without_eplb_seconds = Finite(without.peak_load * token_seconds);
     row.static_seconds = Finite(still.peak_load * token_seconds);
     row.saved_seconds = Finite((without.peak_load - now.peak_load) * token_seconds);
-    row.replica_seconds =
-        Finite(ReplicaSecondsPerStep(in_force_, options_.costs) * static_cast<double>(num_steps));
+    row.replica_seconds = Finite(ReplicaSecondsPerStep(placement_.running(), options_.costs) *
+                                 static_cast<double>(steps.count()));
     return predictions_.Observe({.load = load, .split = options_.split});
   }
 
@@ -231,12 +262,13 @@ class Replayer {
   const NamedPolicy policy_;
   const ReplayOptions& options_;
   const Placement start_;
-  Placement in_force_;
-  std::optional<Placement> coming_;  // takes effect after this window
+  Switching placement_;
   PredictionRecord predictions_;
   std::optional<double> measured_;  // balancedness of the newest window that passed
   std::vector<Seen> seen_;          // windows with tokens that passed
   PlannerQuestion question_;        // with the newest of these
+  std::vector<ReplayRow> rows_;
+  std::optional<size_t> decided_;  // row of the newest decision
 };
 
 absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
@@ -256,6 +288,16 @@ absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
 
 }  // namespace
 
+SwitchTime UsualSwitchTime(const Topology& topology, const Costs& costs) {
+  return {.decide_steps = 1,
+          .vote_every = kUsualVoteEvery,
+          .layers_per_chunk = kUsualLayersPerChunk,
+          .rows_per_chunk = kUsualStagingLayers * topology.max_slots_per_gpu(),
+          .max_pause_seconds = kUsualMaxPauseSeconds,
+          .seconds_per_byte =
+              1 / (topology.num_nodes() > 1 ? costs.inter_bytes_per_s : costs.intra_bytes_per_s)};
+}
+
 absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& topology,
                                     std::string_view policy, const ReplayOptions& options,
                                     const ReplayProgress& progress,
@@ -268,16 +310,18 @@ absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& to
   const auto num_windows = static_cast<int64_t>(trace.windows.size());
   for (int64_t t = 0; t < num_windows; ++t) {
     if (progress) progress(t);
-    EPLB_ASSIGN_OR_RETURN(ReplayRow row, replayer.Step(t, observer));
-    EPLB_RETURN_IF_ERROR(AddTo(result.summary, row));
-    without_eplb.Add(row.balancedness_without_eplb);
-    still.Add(row.balancedness_static);
-    now.Add(row.balancedness);
-    result.rows.push_back(std::move(row));
+    EPLB_RETURN_IF_ERROR(replayer.Step(t, observer));
   }
   result.candidates = replayer.Scores();
   result.summary.predictions = replayer.predictions().num_judged();
   result.summary.predictions_held = replayer.predictions().num_held();
+  result.rows = std::move(replayer).rows();
+  for (const ReplayRow& row : result.rows) {
+    EPLB_RETURN_IF_ERROR(AddTo(result.summary, row));
+    without_eplb.Add(row.balancedness_without_eplb);
+    still.Add(row.balancedness_static);
+    now.Add(row.balancedness);
+  }
   result.summary.balancedness_without_eplb_mean = without_eplb.Value();
   result.summary.balancedness_static_mean = still.Value();
   result.summary.balancedness_mean = now.Value();

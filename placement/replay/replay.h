@@ -13,6 +13,8 @@
 #include "absl/status/statusor.h"
 
 #include "placement/backtest/backtest.h"
+#include "placement/backtest/switch_time.h"
+#include "placement/backtest/switching.h"
 #include "placement/decision/cost.h"
 #include "placement/decision/prediction.h"
 #include "placement/decision/rebalance.h"
@@ -35,7 +37,7 @@ struct ReplayOptions {
   // oldest first.
   std::optional<double> decay;
   double min_gain = 0.01;
-  int32_t latency = 0;  // windows between a decision and its first window: 0 or 1
+  SwitchTime switch_time = {};
   // Split in measurements, in the policy's objective and in decisions; each window is one batch.
   SplitMode split = SplitMode::kEqual;
   PolicyOptions policy;         // options of the policy, or of the candidates of one that chooses
@@ -56,13 +58,17 @@ struct ReplayTrace {
   std::span<const StepRange> steps;  // one per window
 };
 
+// Returns the switching time of a job with the defaults of client library and daemon, whose
+// proposals arrive one step after a window and whose bytes take as long as the links say.
+SwitchTime UsualSwitchTime(const Topology& topology, const Costs& costs);
+
 // Window t, and the decision just before it.
 struct ReplayRow {
-  // Means over layers with load; none for a window without tokens.
+  // Means over steps and over layers with load; none for a window without tokens.
   std::optional<double> balancedness_without_eplb;  // placement/without_eplb.h
   std::optional<double> balancedness_static;        // under the starting layout
-  std::optional<double> balancedness;               // under the current placement
-  // Sums over layers of the fullest GPU's load, without EPLB and under the current placement.
+  std::optional<double> balancedness;               // under the placements that ran
+  // Sums over layers of the fullest GPU's load, without EPLB and under the placements that ran.
   double peak_load_without_eplb = 0;
   double peak_load = 0;
   bool rebalanced = false;
@@ -72,13 +78,16 @@ struct ReplayRow {
   // Prediction for the first whole window under the placement decided on, taken or not. None if
   // there is no decision, or nothing changes.
   std::optional<Prediction> prediction;
+  // Moves of the decision, less those of layers that a later decision replaced in time.
   int64_t transfers = 0;
   int64_t bytes = 0;
   double migration_seconds = 0;
-  double without_eplb_seconds = 0;  // seconds of the fullest GPUs without EPLB
-  double static_seconds = 0;        // seconds of the fullest GPUs under the starting layout
-  double saved_seconds = 0;         // part of without_eplb_seconds that the current placement saves
-  double replica_seconds = 0;       // spent on replicas; without EPLB there are none
+  int64_t chunks = 0;                    // chunks that the decision was cut into
+  std::optional<int64_t> switched_step;  // first step under all of them, unless one is replaced
+  double without_eplb_seconds = 0;       // seconds of the fullest GPUs without EPLB
+  double static_seconds = 0;             // seconds of the fullest GPUs under the starting layout
+  double saved_seconds = 0;    // part of without_eplb_seconds that the current placement saves
+  double replica_seconds = 0;  // spent on replicas; without EPLB there are none
 };
 
 struct ReplaySummary {
@@ -106,17 +115,18 @@ struct ReplayResult {
 
 // Called before window `window`; may be empty.
 using ReplayProgress = std::function<void(int64_t window)>;
-// Called after each window with its row and the placement that it ran under; may be empty. An error
-// ends the replay.
+// Called after each window with its row and the placement as its last step ran; may be empty. An
+// error ends the replay.
 using ReplayObserver =
-    std::function<absl::Status(int64_t window, const ReplayRow& row, const Placement& ran)>;
+    std::function<absl::Status(int64_t window, const ReplayRow& row, const Switching& placement)>;
 
 // A policy that chooses (PolicyTraits) decides by the back-test of all windows before the decision:
 // history and decay are its own, and `every` is the time between two opportunities to decide.
 //
 // Window 0 runs Placement::Static(topology). Before every options.every-th window the policy is
-// asked, with the last options.history windows, and its answer, aligned to the current placement,
-// replaces it when EvaluateRebalance says so; with exact splits when the least peaks of the
+// asked, with the last options.history windows. Its answer, aligned to the placement that the last
+// decision leads to, replaces that one when EvaluateRebalance says so, layer by layer as
+// options.switch_time allows; with exact splits when the least peaks of the
 // same windows fall by min_gain and, with prices, by more seconds than the migration takes. Nothing
 // before window t depends on windows >= t. Every number is finite. errors: InvalidArgument for
 // options out of range, no window, windows of another shape than the topology, a steps range that

@@ -25,7 +25,7 @@ DecisionAnswer Decide(const DecisionQuestion& question, const PlannerAnswer& ans
   const SplitMode split = question.planner.options.split;
   const GpuSpeeds* const speeds = question.planner.speeds.get();
   DecisionAnswer decided{
-      .first_step = FirstStepOf(question, expected.recent.size()),
+      .first_step = FirstStepOf(question, static_cast<size_t>(expected.num_windows)),
       .decision = absl::InvalidArgumentError("the solution has another shape than the job")};
   decided.measured_balancedness =
       MeasuredOver(question.windows, decided.first_step, question.last_step, split, speeds);

@@ -145,6 +145,15 @@ void ShowDecisions(const State& state, Job& job, v1::JobStatus& status) {
   }
 }
 
+void ShowSwitchTime(const Job& job, v1::JobStatus& status) {
+  const SwitchTime time = SwitchTimeOf(job);
+  v1::SwitchTime& out = *status.mutable_switch_time();
+  out.set_decide_steps(time.decide_steps);
+  out.set_vote_every(static_cast<uint32_t>(time.vote_every));
+  out.set_rows_per_chunk(static_cast<uint64_t>(time.rows_per_chunk));
+  out.set_seconds_per_byte(time.seconds_per_byte);
+}
+
 void ShowRun(const Job& job, absl::Time now, v1::JobStatus& status) {
   const Run& run = *job.current;
   status.set_run_id(run.name);
@@ -160,6 +169,7 @@ void ShowRun(const Job& job, absl::Time now, v1::JobStatus& status) {
   status.set_split(wire::SplitName(run.split));
   status.mutable_model_layers()->Assign(run.model_layers.begin(), run.model_layers.end());
   status.set_took_over(run.took_over);
+  ShowSwitchTime(job, status);
   ShowRanks(job, now, status);
   ShowSpeeds(job, status);
 }

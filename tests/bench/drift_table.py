@@ -40,8 +40,10 @@ BATCHES = 16  # batches per decision
 TOPIC_LAYERS = 12
 TOPIC_POLICIES = [("deepseek", "equal"), ("deepseek", "batch"), ("flow", "batch"), ("auto", "batch")]
 TOPIC_LIMITS = {"train-drift": (0.98, 0.07)}  # least balancedness, most transfers of `flow`
+STEPS = 50  # steps in a window
+AT_ONCE = ["--vote-every", 1, "--staging", 64, "--max-pause", "1h"]  # in force a step after the decision
 COSTS = ["--expert-bytes", 44040192, "--token-ns", 176, "--min-gain", 0.02, "--history", 2,
-         "--window", "last"]
+         "--window", "last", *AT_ONCE]
 
 
 class Engine:
@@ -93,9 +95,9 @@ def follow(engine, windows):
 
 
 def net_seconds(engine, windows, policy):
-    import numpy
-    trace = engine.folder / "trace.npy"
-    numpy.save(trace, numpy.array(windows))
+    trace = engine.folder / "trace.jsonl"
+    trace.write_text("".join(json.dumps({"first_step": t * STEPS, "last_step": (t + 1) * STEPS - 1, "load": load.tolist()}) + "\n"
+                             for t, load in enumerate(windows)))
     summary = engine.run("replay", "--trace", trace, "--policy", policy, *COSTS)["summary"]
     # Against the starting layout, as docs/benchmarks.md has it.
     replayed = summary["seconds_without_eplb"] - summary["seconds_saved"]
@@ -109,7 +111,7 @@ def follow_topics(engine, batches, policy, split):
     numpy.save(trace, numpy.array(batches))
     history = () if policy == "auto" else ("--history", BATCHES)  # auto finds its own
     rows = engine.run("replay", "--trace", trace, "--policy", policy, "--split", split, "--every", BATCHES,
-                      *history, "--min-gain", 0)["windows"]
+                      *history, *AT_ONCE, "--min-gain", 0)["windows"]
     later = rows[BATCHES + 1:]
     moved = sum(row["transfers"] for row in later) / (len(later) // BATCHES)
     cells = TOPIC_LAYERS * engine.config["S"]

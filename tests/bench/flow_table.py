@@ -2,7 +2,7 @@
 """Prints, as Markdown, how policy `flow` does beside the other policies on the recorded trace with exact splits.
 
 Each row is a replay of tests/data/moe64_aux.jsonl (1,200 steps in windows of 5, 64 experts in 72 slots on 8 GPUs): a decision
-each so many windows on so many windows before, active at once, every change taken (--min-gain 0). Judges the constants of
+each so many windows on so many windows before, in force as in a job of default settings, every change taken (--min-gain 0). Judges the constants of
 placement/policies/flow_policy.cc and placement/search/outlets.cc. Exit 1 when `flow` reaches less than 0.91 in a row, or less
 than another policy.
 

@@ -49,14 +49,14 @@ class Replay:
 
 def replay(windows: Any, num_slots: int, num_gpus: int, *, policy: str = "auto", split: str = "equal", num_nodes: int = 1,
            num_groups: int = 1, min_gain: float = 0.01, token_ns: Optional[float] = None, expert_bytes: int = 0,
-           steps_of_window: int = 1, every: int = 1, history: int = 4) -> Replay:
-    """Decides on windows as the daemon would have, each time on what came before, and applies every decision at once.
+           steps_of_window: int = 50, every: int = 1, history: int = 4) -> Replay:
+    """Decides on windows as the daemon would have, each time on what came before, and applies decisions as soon as it would.
 
     windows: integers [windows, layers, experts], tokens, oldest first. num_slots, num_gpus, num_nodes, num_groups: of a layer, as
     of eplb.placement.plan; each expert has one slot if num_slots is their number. policy: "auto", the daemon's default, or as
     there. split: "equal", or "batch" for exact splits. min_gain: least decrease of the peak GPU load. token_ns: time of a token on
     the fullest GPU; None: as of `eplbctl replay`. expert_bytes: of a move; 0: moves take no time. steps_of_window: steps in each
-    window. every: windows between decisions. history: windows that a decision looks at. errors: InvalidArgument.
+    window, of which some pass before a decision is in force. every: windows between decisions. history: windows that a decision looks at. errors: InvalidArgument.
     """
     cells = integers("windows", numbers("windows", windows, "iu"), "[windows, layers, experts]")
     if cells.ndim != 3:

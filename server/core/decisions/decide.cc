@@ -135,7 +135,7 @@ PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Requ
                            .options = {.split = job.current->split,
                                        .policy = {.hierarchy = job.settings.hierarchy},
                                        .every = WindowsPerDecision(job),
-                                       .latency = kWindowsToSwitch},
+                                       .switch_time = SwitchTimeOf(job)},
                            .speeds = job.windows.speeds,
                            .now = asked || !Chooses(job)};
   if (!Chooses(job)) {

@@ -81,6 +81,19 @@ BoundaryLimits LimitsOf(const Job& job) {
   return limits;
 }
 
+SwitchTime SwitchTimeOf(const Job& job) {
+  const BoundaryLimits limits = LimitsOf(job);
+  const double step_seconds = SecondsPerStep(job.current->rate);
+  const double decide_steps =
+      step_seconds > 0 ? (job.decisions.solve_seconds + kMessageSeconds) / step_seconds : 1;
+  return {.decide_steps = std::max(1.0, decide_steps),
+          .vote_every = std::max(1, job.current->vote_every),
+          .layers_per_chunk = limits.layers_per_chunk,
+          .rows_per_chunk = limits.rows_per_chunk,
+          .max_pause_seconds = limits.max_pause_seconds,
+          .seconds_per_byte = limits.seconds_per_byte};
+}
+
 std::string WhyNotNextChunk(const Job& job) {
   if (job.chunks.rest.empty()) return "";
   const int64_t age = job.step - job.chunks.decided_last_step;

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 
+#include "placement/backtest/switch_time.h"
 #include "placement/decision/cost.h"
 #include "server/core/state/chunking.h"
 #include "server/core/state/state.h"
@@ -25,6 +26,11 @@ inline constexpr double kExpertsShareOfStep = 0.5;
 Costs PricesOf(const State& state, const Job& job);
 // Returns the limits of the job's next chunks. REQUIRES: job.current.
 BoundaryLimits LimitsOf(const Job& job);
+// Returns the time from the end of a window until a decision is in force, as the back-test takes
+// it: the ranks' votes and staging, the newest solution and the measured pauses. A proposal takes
+// kMessageSeconds besides the solution, and at least a step. REQUIRES: job.current.
+inline constexpr double kMessageSeconds = 0.05;
+SwitchTime SwitchTimeOf(const Job& job);
 // Returns why the next chunk may not follow; empty if it may. Chunks of fewer bytes show that it
 // would take longer than migration.max_pause, or the load that it was decided on is older than
 // kMostIntervals of every_steps and kMostVotes of vote_every.

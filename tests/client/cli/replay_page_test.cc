@@ -22,8 +22,8 @@ TEST(ReplayPageTest, WindowsDecisionsAndTransfersAreThoseOfTheReplay) {
   ReplayPage page(trace, SmallTopology(), options, {.trace = "traces/demo/", .policy = "balanced"});
   const ReplayResult result =
       Replay(trace, SmallTopology(), "balanced", options, {},
-             [&page](int64_t window, const ReplayRow& row, const Placement& ran) {
-               return page.Ran(window, row, ran);
+             [&page](int64_t window, const ReplayRow& row, const Switching& placement) {
+               return page.Ran(window, row, placement);
              })
           .value();
   ASSERT_EQ(result.summary.rebalances, 1);

@@ -119,6 +119,21 @@ class ReplayTest(command.CommandTest):
         self.assertIn("No window has tokens: there is nothing to compare.", text)
         self.assertNotIn("Net:", text)
 
+    def test_a_decision_is_in_force_as_votes_and_staging_allow(self):
+        trace = self.write("trace.jsonl", "".join(self.recorded(40)))  # windows of 5 steps
+        shape = ("--gpus", 8, "--slots", 72, "--every", 4)
+        usual = self.replay(trace, *shape)
+        self.assertEqual(usual, self.replay(trace, *shape, "--vote-every", 8, "--staging", 4, "--max-pause", "200ms"))
+        first = usual["windows"][4]
+        self.assertEqual((first["rebalanced"], first["chunks"], first["switched_step"]), (True, 2, 25), "a vote before step 24")
+        slow = self.replay(trace, *shape, "--staging", 1)
+        self.assertEqual((slow["windows"][4]["chunks"], slow["windows"][4]["switched_step"]), (8, 31))
+        fast = self.replay(trace, *shape, "--vote-every", 1)
+        self.assertEqual(fast["windows"][4]["switched_step"], 22)
+        means = [replayed["summary"]["balancedness_mean"] for replayed in (slow, usual, fast)]
+        self.assertEqual(means, sorted(means))
+        self.assertIsNone(usual["windows"][0]["switched_step"])
+
     def test_unusable_input_is_exit_2(self):
         trace = self.write("trace.jsonl", lines([[[1, 2, 3, 4]]] * 3))
         good = ["--trace", trace, "--gpus", 2, "--slots", 4]
@@ -131,9 +146,12 @@ class ReplayTest(command.CommandTest):
                            (["--policy", "magic"], "unknown policy"), (["--weight-bytes", 5], "--training"),
                            (["--policy", "deepseek", "--hierarchy", "soft"], "soft"),
                            (["--hierarchy", "strict", "--nodes", 2, "--groups", 3], "--nodes 2"),
-                           (["--nodes", 3], "3"), (["--effort", "much"], "--effort")):
+                           (["--nodes", 3], "3"), (["--effort", "much"], "--effort"),
+                           (["--vote-every", 0], "--vote-every is 0"), (["--staging", 0], "--staging is 0"),
+                           (["--max-pause", "0s"], "--max-pause")):
             with self.subTest(more=more):
                 self.assert_fails(command.run("replay", *good, *more), 2, word)
+        self.assert_fails(command.run("replay", *good, "--like", "job", "--endpoint", "127.0.0.1:1"), 3, "cannot reach")
         self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2, "--slots", 3), 2, "3")
         self.assert_fails(command.run("replay", "--gpus", 2), 2, "FILE is missing")
         self.assert_fails(command.run("replay", trace, "--gpus", 2 ** 31 - 1), 2, "--gpus is 2147483647")

@@ -3,8 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <memory>
-#include <set>
 #include <string>
+#include <vector>
 
 #include "placement/policies/registry.h"
 
@@ -17,16 +17,17 @@ SeenWindow Window(int64_t tokens, int64_t num_steps = 10) {
       num_steps};
 }
 
-TEST(CandidateTest, EveryPolicyThatIsTriedHasEveryEstimateAndCadence) {
+TEST(CandidateTest, EveryPolicyThatIsTriedHasTheSameEstimatesAndCadences) {
+  const std::vector<std::string> tried = {"last/1", "last/2", "last/4",  "ema/1",    "sum/1",
+                                          "sum/2",  "sum/4",  "trend/1", "kalman/1", "kalman/4"};
   for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
     const auto candidates = CandidatesFor(split);
-    std::set<std::string> names;
-    for (const Candidate& candidate : candidates) {
-      EXPECT_FALSE(TraitsOf(candidate.policy).chooses);
-      EXPECT_TRUE(names.insert(NameOf(candidate)).second) << NameOf(candidate);
+    ASSERT_EQ(candidates.size(), 2 * tried.size()) << "two policies";
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      EXPECT_FALSE(TraitsOf(candidates[i].policy).chooses);
+      EXPECT_EQ(NameOf(candidates[i]), candidates[i].policy + "/" + tried[i % tried.size()]);
+      EXPECT_LE(candidates[i].estimate.windows, kAutoWindows);
     }
-    EXPECT_EQ(candidates.size() % 9, 0u);
-    EXPECT_GE(candidates.size(), 18u) << "two policies or more";
     const PolicyTraits first = TraitsOf(candidates.front().policy);
     EXPECT_EQ(split == SplitMode::kBatch ? first.tried_for_batch : first.tried_for_equal,
               TriedFor::kFirst);
@@ -38,6 +39,8 @@ TEST(CandidateTest, NamesAreShortAndTextsAreSentences) {
   EXPECT_EQ(NameOf(candidate), "incremental/ema/2");
   EXPECT_EQ(TextOf(candidate),
             "incremental on an average that halves with each window, at every 2nd opportunity");
+  EXPECT_EQ(TextOf({"flow", {2, std::nullopt, Forecasting::kTrend}, 1}),
+            "flow on the trend of the last two windows, at every opportunity");
   EXPECT_EQ(NameOf(Candidate()), "none");
   EXPECT_EQ(TextOf(Candidate()), "do nothing");
 }
@@ -52,6 +55,13 @@ TEST(CandidateTest, EstimatesLookAtTheNewestWindows) {
   EXPECT_EQ(cell({4, 0.5}), ((1 * 0.5 + 2 * 0.5) * 0.5 + 3 * 0.5) * 0.5 + 8 * 0.5);
   EXPECT_EQ(ExpectLoad({4}, windows)->num_steps, 40);
   EXPECT_EQ(ExpectLoad({1}, windows)->recent.size(), 1u);
+  // A forecast stands for one window, the newest.
+  const ExpectedLoad trend = ExpectLoad({2, std::nullopt, Forecasting::kTrend}, windows).value();
+  EXPECT_EQ(trend.load, *windows[4].load) << "both experts have half of the tokens";
+  EXPECT_EQ(trend.recent.size(), 1u);
+  EXPECT_EQ(trend.num_windows, 2);
+  EXPECT_EQ(trend.StepsFor(SplitMode::kBatch), 10);
+  EXPECT_EQ(ExpectLoad({8, std::nullopt, Forecasting::kKalman}, windows)->num_windows, 5);
   const SeenWindow gap[] = {Window(10, 5), Window(10, 5), Window(200, 100)};
   EXPECT_EQ(ExpectLoad({4}, gap)->recent_steps, 110);
   EXPECT_EQ(ExpectLoad({1}, gap)->recent_steps, 100);

@@ -72,10 +72,11 @@ Topology Shape(const Windows& run, int32_t slots) {
       .value();
 }
 
-ReplayResult Auto(const Windows& run, int32_t slots, double windows, int32_t latency = 0) {
+ReplayResult Auto(const Windows& run, int32_t slots, double windows,
+                  const SwitchTime& switch_time = {}) {
   const Topology topology = Shape(run, slots);
   ReplayOptions options = OptionsFor(run, topology, windows);
-  options.latency = latency;
+  options.switch_time = switch_time;
   return Replay({run.windows, run.steps}, topology, "auto", options).value();
 }
 
@@ -130,10 +131,10 @@ TEST(AutoTest, ALoadThatIsDrawnAnewIsNotSlowedDown) {
   for (uint64_t seed = 10; seed < 13; ++seed) {
     const Windows run = MakeRun(seed, 60, [](Random& random, int) { return Drawn(random, 0.7); });
     for (const double price : {0.01, 0.1, 1.0}) {
-      for (const int32_t latency : {0, 1}) {
-        const ReplayResult result = Auto(run, 40, price, latency);
+      for (const double late : {0, 10}) {  // steps of a window
+        const ReplayResult result = Auto(run, 40, price, {.decide_steps = late});
         EXPECT_GE(NetOf(result.summary), -kMostHarm)
-            << "seed " << seed << ", price " << price << ", latency " << latency;
+            << "seed " << seed << ", price " << price << ", late " << late;
       }
     }
   }
@@ -166,7 +167,7 @@ TEST(AutoTest, PredictionsOfExactSplitsHoldToo) {
     const Topology topology = Shape(run, 40);
     ReplayOptions options = OptionsFor(run, topology, 0.01);
     options.split = SplitMode::kBatch;
-    options.latency = 1;
+    options.switch_time = {.decide_steps = 10};
     const ReplaySummary summary =
         Replay({run.windows, run.steps}, topology, policy, options).value().summary;
     EXPECT_GE(summary.predictions, 10) << policy;

@@ -163,7 +163,7 @@ TEST(DecideTest, ADecisionGoesByTheWindowsOfThePlannersAnswer) {
   EXPECT_EQ(Decide(*question, newest).first_step, 20);
   EXPECT_FALSE(Decide(*question, newest).decision->chunks.empty());
   const Load even = Load::FromCounts(LoadMatrix::Constant(4, 6, 5)).value();
-  newest.expected = {.load = even, .num_steps = 20, .recent = {even, even}};
+  newest.expected = {.load = even, .num_steps = 20, .num_windows = 2, .recent = {even, even}};
   const DecisionAnswer answer = Decide(*question, newest);
   EXPECT_EQ(answer.first_step, 10);  // start of the two newest windows
   EXPECT_GT(answer.measured_balancedness, 0);

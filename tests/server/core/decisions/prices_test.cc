@@ -54,5 +54,27 @@ TEST(LimitsTest, AFasterLargeChunkLeavesAllTimeToTheBoundary) {
   EXPECT_NEAR(limits.fixed_seconds, 0.1, 1e-9);
 }
 
+TEST(SwitchTimeTest, ItFollowsVotesStagingSolutionAndPauses) {
+  Job job;
+  job.current.emplace(MakeRun(TestHello(0)).value());
+  for (Rank& rank : job.current->ranks) rank.staging_rows = 2;
+  SwitchTime time = SwitchTimeOf(job);
+  EXPECT_EQ(time.decide_steps, 1) << "no step was measured";
+  EXPECT_EQ(time.vote_every, 2);
+  EXPECT_EQ(time.rows_per_chunk, 2 * kUnsaidStagingLayers);
+  EXPECT_EQ(time.layers_per_chunk, job.settings.layers_per_chunk);
+  EXPECT_EQ(time.max_pause_seconds, 0.2);
+  EXPECT_EQ(time.seconds_per_byte, 0);
+
+  const absl::Time begin = absl::UnixEpoch();
+  job.current->rate.told = {{.step = 10, .at = begin},
+                            {.step = 20, .at = begin + absl::Seconds(1)}};
+  job.decisions.solve_seconds = 0.2;
+  job.decisions.pauses.push_back({.bytes = 100, .seconds = 0.05});
+  time = SwitchTimeOf(job);
+  EXPECT_DOUBLE_EQ(time.decide_steps, 2.5);
+  EXPECT_DOUBLE_EQ(time.seconds_per_byte, 0.0005);
+}
+
 }  // namespace
 }  // namespace eplb::core
