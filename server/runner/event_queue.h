@@ -40,7 +40,7 @@ class EventQueue {
   struct Limits {
     size_t max_events = 65536;
     size_t max_bytes = size_t{256} << 20;  // load reports and placement bodies
-    size_t max_reports_of_stream = 8;
+    size_t max_reports_of_stream = 4;
   };
   static constexpr int kOthersInARow = 16;
   // on_room: a stream whose last Push returned kQueuedLast may read again, because at most half of
