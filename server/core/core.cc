@@ -131,8 +131,9 @@ absl::Status CheckMaySplit(const Run& run, const wire::LoadReport& report) {
 }
 
 absl::Status Check(const DecisionContext& context, Sender sender, const wire::LoadReport& report) {
-  const ReadersIn readers(context.lock);
   const Run& run = sender.run;
+  const int64_t cells = int64_t{run.shape.num_layers} * run.shape.num_experts;
+  const ReadersIn readers(context.lock, (std::ssize(report.earlier) + 1) * cells);
   absl::Status status = CheckReport(report, run.topology);
   status.Update(CheckMaySplit(run, report));
   status.Update(CheckNumber("load report: last_step", report.last_step, kMaxNumber));

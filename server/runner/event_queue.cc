@@ -1,5 +1,8 @@
 #include "server/runner/event_queue.h"
 
+#include <algorithm>
+#include <utility>
+
 #include "proto/wire/report_counts.h"
 
 namespace eplb {
@@ -22,6 +25,19 @@ size_t BytesOf(const wire::UpMessage& message) {
   return 0;
 }
 
+template <class... Messages>
+bool IsOneOf(const core::Event& event) {
+  const auto* message = std::get_if<core::SessionMessage>(&event);
+  return message != nullptr && (std::holds_alternative<Messages>(message->message) || ...);
+}
+
+// Returns 0 for an event of no stream.
+core::SessionId StreamOf(const core::Event& event) {
+  if (const auto* message = std::get_if<core::SessionMessage>(&event)) return message->session;
+  const auto* closed = std::get_if<core::SessionClosed>(&event);
+  return closed == nullptr ? 0 : closed->session;
+}
+
 }  // namespace
 
 Admission EventQueue::Push(core::Event event) {
@@ -32,54 +48,84 @@ Admission EventQueue::Push(core::Event event) {
     const std::lock_guard lock(mutex_);
     const bool asked_for = std::holds_alternative<core::Change>(event) ||
                            std::holds_alternative<core::ReserveVersion>(event);
-    if (asked_for && items_.size() >= limits_.max_events) return Admission::kFull;
+    if (asked_for && Size() >= limits_.max_events) return Admission::kFull;
     if (message != nullptr) {
       const bool report = std::holds_alternative<wire::LoadReport>(message->message);
       const size_t places = report ? limits_.max_events / 2 : limits_.max_events;
-      if (items_.size() >= places || bytes > limits_.max_bytes - bytes_) {
+      if (Size() >= places || bytes > limits_.max_bytes - bytes_) {
         if (report) ++dropped_reports_;
         return report ? Admission::kDropped : Admission::kFull;
       }
-      if (report) {
-        OfStream& stream = streams_[message->session];
-        stream.paused |= ++stream.reports >= limits_.max_reports_of_stream ||
-                         items_.size() >= places / kPauseDivisor ||
-                         bytes_ + bytes > limits_.max_bytes / kPauseDivisor;
-        if (stream.paused) admission = Admission::kQueuedLast;
-      }
     }
     bytes_ += bytes;
-    items_.push_back({.event = std::move(event), .bytes = bytes});
+    if (Add({.event = std::move(event), .bytes = bytes})) admission = Admission::kQueuedLast;
   }
   not_empty_.notify_one();
   return admission;
 }
 
-bool EventQueue::MakesRoom(const core::Event& event) {
-  const auto* message = std::get_if<core::SessionMessage>(&event);
-  if (message == nullptr || !std::holds_alternative<wire::LoadReport>(message->message)) {
+std::optional<int64_t> EventQueue::TurnOf(const core::Event& event) const {
+  if (IsOneOf<wire::Prepared, wire::Nack, wire::Applied, wire::Failed>(event)) return std::nullopt;
+  const auto stream = streams_.find(StreamOf(event));
+  const int64_t last = stream == streams_.end() ? 0 : stream->second.last_turn;
+  if (IsOneOf<wire::LoadReport>(event)) return std::max(turn_, last) + 1;
+  if (IsOneOf<wire::Hello>(event) && !turns_.empty()) return turns_.rbegin()->first;
+  return stream == streams_.end() ? std::nullopt : std::optional(last);
+}
+
+bool EventQueue::Add(Item item) {
+  const std::optional<int64_t> turn = TurnOf(item.event);
+  if (!turn) {
+    others_.push_back(std::move(item));
     return false;
   }
-  const auto found = streams_.find(message->session);
+  OfStream& stream = streams_[StreamOf(item.event)];
+  ++stream.waiting;
+  stream.last_turn = *turn;
+  if (IsOneOf<wire::LoadReport>(item.event)) {
+    stream.paused |= stream.waiting >= limits_.max_reports_of_stream ||
+                     Size() >= limits_.max_events / 2 / kPauseDivisor ||
+                     bytes_ > limits_.max_bytes / kPauseDivisor;
+  }
+  turns_.emplace(*turn, std::move(item));
+  return stream.paused;
+}
+
+EventQueue::Item EventQueue::TakeTurn(std::optional<core::SessionId>* may_read) {
+  const auto first = turns_.begin();
+  turn_ = first->first;
+  others_in_a_row_ = 0;
+  Item item = std::move(first->second);
+  turns_.erase(first);
+  const auto found = streams_.find(StreamOf(item.event));
   OfStream& stream = found->second;
-  const bool room = --stream.reports <= limits_.max_reports_of_stream / 2 && stream.paused;
-  if (room) stream.paused = false;
-  if (stream.reports == 0) streams_.erase(found);
-  return room;
+  if (--stream.waiting <= limits_.max_reports_of_stream / 2 && stream.paused) {
+    stream.paused = false;
+    *may_read = found->first;
+  }
+  if (stream.waiting == 0) streams_.erase(found);
+  return item;
+}
+
+EventQueue::Item EventQueue::TakeOther() {
+  ++others_in_a_row_;
+  Item item = std::move(others_.front());
+  others_.pop_front();
+  return item;
 }
 
 std::optional<core::Event> EventQueue::Pop(absl::Duration timeout) {
   std::unique_lock lock(mutex_);
   (void)not_empty_.wait_for(lock, absl::ToChronoMicroseconds(timeout),
-                            [this] { return stopped_ || !items_.empty(); });
-  if (stopped_ || items_.empty()) return std::nullopt;
-  std::optional<core::Event> event = std::move(items_.front().event);
-  bytes_ -= items_.front().bytes;
-  items_.pop_front();
-  const bool room = MakesRoom(*event);
+                            [this] { return stopped_ || Size() > 0; });
+  if (stopped_ || Size() == 0) return std::nullopt;
+  const bool other = turns_.empty() || (!others_.empty() && others_in_a_row_ < kOthersInARow);
+  std::optional<core::SessionId> may_read;
+  Item item = other ? TakeOther() : TakeTurn(&may_read);
+  bytes_ -= item.bytes;
   lock.unlock();
-  if (room && on_room_) on_room_(std::get<core::SessionMessage>(*event).session);
-  return event;
+  if (may_read && on_room_) on_room_(*may_read);
+  return std::move(item.event);
 }
 
 void EventQueue::Stop() {
@@ -116,7 +162,7 @@ int64_t EventQueue::dropped_reports() const {
 
 size_t EventQueue::size() const {
   const std::lock_guard lock(mutex_);
-  return items_.size();
+  return Size();
 }
 
 }  // namespace eplb

@@ -49,6 +49,8 @@ def check_ingest(directory, checks):
     newest = figures["rounds"][-1]
     print(f"ingest: 64 ranks, {figures['report_bytes'] / 1e3:.1f} KB a report, {newest['reports_per_s']:.0f} reports/s, "
           f"{newest['bytes_per_s'] / 1e6:.0f} MB/s, raw sink {newest['raw_reports_per_s']:.0f} reports/s")
+    given_up = sum(one["windows_given_up"] for one in figures["rounds"])
+    checks.note("windows given up", given_up, given_up == 0, "0")
     ratio = figures["ratio"]
     checks.note("ingest / raw sink, median of 5 pairs", f"{ratio:.3f}", ratio >= MIN_INGEST_RATIO, ">= 0.70")
 

@@ -51,6 +51,8 @@ class FrameConnection {
   // Returns the next frame that has arrived, if any. errors: Unavailable if the peer is lost and
   // every frame of it was returned; DataLoss for bytes that are no frame.
   absl::StatusOr<std::optional<ControlMessage>> Next();
+  // True if bytes were read that Next has not returned: perhaps a frame.
+  bool has_bytes() const { return !in_.empty(); }
   // Closes this direction after the bytes that were sent.
   void FinishSending();
 

@@ -120,8 +120,8 @@ class TcpChannel : public ControlChannel {
     if (trouble.has_value()) trouble = SettleTrouble(call, *std::move(trouble));
     if (trouble.has_value()) return Break(call, *trouble);
     // A child that cannot be reached any more is found by the next call; this result stands.
-    for (Neighbour& child : neighbours_.children())
-      Send(child, Frame(ControlMessageType::kDown, call));
+    const ControlMessage result = Frame(ControlMessageType::kDown, call);
+    for (Neighbour& child : neighbours_.children()) Send(child, result);
     return call.values;
   }
 

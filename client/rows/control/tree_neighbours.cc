@@ -53,28 +53,35 @@ bool TreeNeighbours::AllAnswered() const {
 }
 
 std::vector<NeighbourEvent> TreeNeighbours::Receive(absl::Time until) {
-  while (true) {
-    std::vector<NeighbourEvent> events;
-    std::vector<pollfd> polled;
-    const auto take = [&](Neighbour& neighbour) {
-      if (neighbour.gone) return;
-      absl::StatusOr<std::optional<ControlMessage>> next = neighbour.connection.Next();
-      if (!next.ok()) {
-        neighbour.gone = true;
-        events.push_back({.from = &neighbour,
-                          .frame = std::nullopt,
-                          .why = std::string(next.status().message())});
-      } else if (next->has_value()) {
-        events.push_back({.from = &neighbour, .frame = *std::move(next)});
-      }
-      polled.push_back({.fd = neighbour.connection.fd(), .events = POLLIN, .revents = 0});
-    };
-    if (parent_ != nullptr) take(*parent_);
-    for (Neighbour& child : children_) take(child);
-    if (!events.empty()) return events;
+  std::vector<NeighbourEvent> events;
+  const auto take = [&events](Neighbour& neighbour) {
+    absl::StatusOr<std::optional<ControlMessage>> next = neighbour.connection.Next();
+    if (!next.ok()) {
+      neighbour.gone = true;
+      events.push_back(
+          {.from = &neighbour, .frame = std::nullopt, .why = std::string(next.status().message())});
+    } else if (next->has_value()) {
+      events.push_back({.from = &neighbour, .frame = *std::move(next)});
+    }
+  };
+  std::vector<pollfd> polled;
+  std::vector<Neighbour*> neighbours;
+  const auto poll_too = [&](Neighbour& neighbour) {
+    if (!neighbour.gone && neighbour.connection.has_bytes()) take(neighbour);
+    if (neighbour.gone) return;
+    polled.push_back({.fd = neighbour.connection.fd(), .events = POLLIN, .revents = 0});
+    neighbours.push_back(&neighbour);
+  };
+  if (parent_ != nullptr) poll_too(*parent_);
+  for (Neighbour& child : children_) poll_too(child);
+  while (events.empty()) {
     const absl::StatusOr<int> ready = PollUntil(polled, until);
     if (!ready.ok() || *ready == 0) return {};
+    for (size_t i = 0; i < polled.size(); ++i) {
+      if (polled[i].revents != 0) take(*neighbours[i]);
+    }
   }
+  return events;
 }
 
 void TreeNeighbours::HangUp() {

@@ -137,10 +137,11 @@ bool AddTo(const Counts& counts, MatrixShape shape, LoadMatrix& sum) {
 // Adds the counts to the window's sum. False if it would overflow.
 bool AddWhole(const wire::LoadReport& report, CoreLock* lock, PendingWindow& window) {
   LoadMatrix sum = std::move(window.sum);
+  const MatrixShape shape = ShapeOf(report);
   bool added = false;
   {
-    const ReadersIn readers(lock);
-    added = AddTo(report, ShapeOf(report), sum);
+    const ReadersIn readers(lock, shape.rows * shape.cols);
+    added = AddTo(report, shape, sum);
   }
   window.sum = std::move(sum);
   return added;
@@ -178,7 +179,7 @@ void AddParts(Windows& windows, const wire::LoadReport& report, int32_t rank, Co
   }
   std::vector<PendingPart> earlier = std::move(window.earlier);
   {
-    const ReadersIn readers(lock);
+    const ReadersIn readers(lock, std::ssize(earlier) * window.sum.size());
     for (size_t part = 0; part < report.earlier.size(); ++part) {
       (void)AddTo(report.earlier[part], ShapeOf(report), earlier[part].sum);
     }

@@ -3,7 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
+#include <string>
 #include <vector>
+
+#include "absl/strings/str_cat.h"
 
 #include "tests/server/test_stream.h"
 
@@ -13,10 +17,31 @@ namespace {
 core::Event Report(core::SessionId session = 1) {
   return core::SessionMessage{.session = session, .message = ReportOf(0)};
 }
-core::Event Ready(int64_t version) {
+core::Event Ready(int64_t version, core::SessionId session = 1) {
   wire::Prepared ready;
   ready.version = version;
-  return core::SessionMessage{.session = 1, .message = ready};
+  return core::SessionMessage{.session = session, .message = ready};
+}
+core::Event Hello(core::SessionId session) {
+  return core::SessionMessage{.session = session, .message = wire::Hello{}};
+}
+core::Event Closed(core::SessionId session) { return core::SessionClosed{.session = session}; }
+
+// Returns what the core gets: "R1" for a report of stream 1, likewise P PREPARED, H Hello, C the
+// end.
+std::string TakenFrom(EventQueue& queue) {
+  std::string taken;
+  while (const std::optional<core::Event> event = queue.Pop(absl::ZeroDuration())) {
+    if (const auto* closed = std::get_if<core::SessionClosed>(&*event)) {
+      absl::StrAppend(&taken, "C", closed->session, " ");
+      continue;
+    }
+    const auto& message = std::get<core::SessionMessage>(*event);
+    const bool report = std::holds_alternative<wire::LoadReport>(message.message);
+    const bool hello = std::holds_alternative<wire::Hello>(message.message);
+    absl::StrAppend(&taken, report ? "R" : hello ? "H" : "P", message.session, " ");
+  }
+  return taken;
 }
 
 TEST(EventQueueTest, EventsComeInOrder) {
@@ -26,6 +51,35 @@ TEST(EventQueueTest, EventsComeInOrder) {
   EXPECT_TRUE(std::holds_alternative<core::SessionMessage>(*queue.Pop(absl::ZeroDuration())));
   EXPECT_TRUE(std::holds_alternative<core::Tick>(*queue.Pop(absl::ZeroDuration())));
   EXPECT_FALSE(queue.Pop(absl::ZeroDuration()).has_value());
+}
+
+TEST(EventQueueTest, ReportsOfStreamsAreTakenInTurns) {
+  EventQueue queue({});
+  for (const core::SessionId stream : {1, 1, 1, 1, 2, 2, 3}) (void)queue.Push(Report(stream));
+  ASSERT_TRUE(queue.Pop(absl::ZeroDuration()).has_value());
+  (void)queue.Push(Report(3));
+  (void)queue.Push(Report(4));
+  EXPECT_EQ(TakenFrom(queue), "R2 R3 R1 R2 R3 R4 R1 R1 ");
+}
+
+TEST(EventQueueTest, AnAnswerOvertakesReportsAndTheEndOfAStreamDoesNot) {
+  EventQueue queue({});
+  for (const core::SessionId stream : {1, 1, 2}) (void)queue.Push(Report(stream));
+  (void)queue.Push(Ready(1, 1));
+  (void)queue.Push(Closed(1));
+  (void)queue.Push(Closed(3));  // no report of it waits
+  (void)queue.Push(Hello(4));   // the rank of stream 1 is back
+  (void)queue.Push(Closed(4));
+  EXPECT_EQ(TakenFrom(queue), "P1 C3 R1 R2 R1 C1 H4 C4 ");
+}
+
+TEST(EventQueueTest, AFloodOfOtherEventsLetsAReportThroughNowAndThen) {
+  EventQueue queue({});
+  for (int i = 0; i < 2; ++i) (void)queue.Push(Report(1));
+  for (int i = 0; i < 2 * EventQueue::kOthersInARow + 1; ++i) (void)queue.Push(Ready(1, 2));
+  std::string others;
+  for (int i = 0; i < EventQueue::kOthersInARow; ++i) others += "P2 ";
+  EXPECT_EQ(TakenFrom(queue), absl::StrCat(others, "R1 ", others, "R1 P2 "));
 }
 
 TEST(EventQueueTest, ReportsAreDroppedAndCountedBeforeOtherMessagesAreRefused) {
@@ -102,7 +156,7 @@ TEST(EventQueueTest, AStreamWithAFewReportsWaitingReadsOnOnceTheCoreHasTakenHalf
   EXPECT_EQ(queue.Push(Report(1)), Admission::kQueuedLast);
   EXPECT_EQ(queue.Push(Report(2)), Admission::kQueued) << "of another stream";
   EXPECT_EQ(queue.Push(Ready(1)), Admission::kQueued) << "no report";
-  (void)queue.Pop(absl::ZeroDuration());
+  for (int i = 0; i < 3; ++i) (void)queue.Pop(absl::ZeroDuration());  // PREPARED, one of each
   EXPECT_TRUE(may_read.empty());
   (void)queue.Pop(absl::ZeroDuration());
   EXPECT_EQ(may_read, std::vector<core::SessionId>{1});

@@ -20,6 +20,7 @@ absl::Duration RoundDeadline(const Options& options) {
 struct Round {
   double seconds = 0;
   double server_seconds = 0;  // processor time of the server
+  uint64_t windows_given_up = 0;
 };
 
 LoadMatrix SomeCounts(const Options& options) {
@@ -79,8 +80,10 @@ absl::StatusOr<Round> RunDaemon(const Options& options, const ChildProcess& daem
   const absl::Time begin = absl::Now();
   EPLB_RETURN_IF_ERROR(
       driver.Ingest(options.num_windows, SomeCounts(options), RoundDeadline(options)));
-  return Round{absl::ToDoubleSeconds(absl::Now() - begin),
-               absl::ToDoubleSeconds(daemon.ProcessorTime() - busy)};
+  const absl::Duration spent = absl::Now() - begin;
+  EPLB_ASSIGN_OR_RETURN(const v1::JobStatus job, driver.Status());
+  return Round{absl::ToDoubleSeconds(spent), absl::ToDoubleSeconds(daemon.ProcessorTime() - busy),
+               job.windows_given_up()};
 }
 
 double Median(std::vector<double> values) {
@@ -112,7 +115,8 @@ absl::StatusOr<nlohmann::ordered_json> MeasureIngest(const Options& options) {
                       {"bytes_per_s", reports * report_bytes / ours.seconds},
                       {"ratio", ratios.back()},
                       {"raw_server_us_per_report", raw.server_seconds / reports * 1e6},
-                      {"server_us_per_report", ours.server_seconds / reports * 1e6}});
+                      {"server_us_per_report", ours.server_seconds / reports * 1e6},
+                      {"windows_given_up", ours.windows_given_up}});
   }
   return nlohmann::ordered_json{{"measurement", "ingest"},
                                 {"sessions", options.num_sessions},
@@ -121,6 +125,7 @@ absl::StatusOr<nlohmann::ordered_json> MeasureIngest(const Options& options) {
                                 {"experts", options.num_experts},
                                 {"report_bytes", report_bytes},
                                 {"rounds", rounds},
+                                {"server_resident_bytes", daemon->ResidentBytes()},
                                 {"ratio", Median(ratios)},
                                 {"ratio_min", *std::min_element(ratios.begin(), ratios.end())}};
 }
