@@ -41,9 +41,6 @@ constexpr int kMaxIdleMs = 60000;
 constexpr int kBacklog = 1024;
 constexpr size_t kMaxListeners = 8;      // addresses that a host's name stands for
 constexpr int kMaxMetadataBytes = 8192;  // headers of one call
-// Bytes that gRPC reads ahead of the daemon on one stream, beside the message at work. gRPC would
-// enlarge this to megabytes on a fast network, and hold them for each rank while reports wait.
-constexpr int kReadAhead = 64 << 10;
 // A socket is made with 0777 less its mask.
 constexpr mode_t kOwnerMask = 0177;
 constexpr mode_t kGroupMask = 0117;
@@ -97,8 +94,6 @@ void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(grpc::ResourceQuota("eplbd").Resize(options.max_memory_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, kReadAhead);
   // A connection that sends nothing, or a byte at a time, ends here.
   builder->AddChannelArgument(
       GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,

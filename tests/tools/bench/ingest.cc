@@ -54,6 +54,7 @@ absl::StatusOr<Round> RunRaw(const Options& options, const ChildProcess& sink) {
     }
   }
   std::vector<grpc::ByteBuffer> windows;
+  windows.reserve(static_cast<size_t>(options.num_windows));
   for (int i = 0; i < options.num_windows; ++i) {
     windows.push_back(ReportOf(job, i, SomeCounts(options)));
   }
