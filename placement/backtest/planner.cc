@@ -112,7 +112,8 @@ absl::StatusOr<PlannerOutcome> AskPlanner(const PlannerQuestion& question,
   PlannerOutcome outcome;
   const Candidate candidate = state.backtest.next();
   const int64_t due = int64_t{candidate.cadence} * state.backtest.options().every;
-  const bool waits = state.windows_since_decision >= 0 && state.windows_since_decision < due;
+  const bool waits = state.windows_since_decision >= 0 && state.windows_since_decision < due &&
+                     !state.backtest.next_decides();
   if (!question.windows.empty() && (question.now || !waits)) {
     state.windows_since_decision = 0;
     EPLB_ASSIGN_OR_RETURN(outcome.answer, Decide(question, incumbent, abandoned, candidate, state));
