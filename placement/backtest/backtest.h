@@ -93,6 +93,9 @@ class Backtest {
   // is a return to the start once the start is certainly ahead of the incumbent. Otherwise it is
   // the first candidate, whose decision the gate refuses.
   const Candidate& next() const { return Next().candidate; }
+  // True if `next` is one of several candidates and decided on the newest window: a job that
+  // decides at the same windows is as good as the candidate where loads return.
+  bool next_decides() const { return shadows_.size() > 2 && Next().windows_since_decision == 0; }
   LearnedGate gate() const;
   const BacktestOptions& options() const { return options_; }
   // Takes over the interval, the time of a switch and the estimates of options with the same

@@ -112,7 +112,10 @@ absl::StatusOr<PlannerOutcome> AskPlanner(const PlannerQuestion& question,
   PlannerOutcome outcome;
   const Candidate candidate = state.backtest.next();
   const int64_t due = int64_t{candidate.cadence} * state.backtest.options().every;
-  const bool waits = state.windows_since_decision >= 0 && state.windows_since_decision < due;
+  // A back-test that has just begun has no phase: a restart of the daemon hastens no decision.
+  const bool in_phase = state.backtest.num_windows() > 1 && state.backtest.next_decides();
+  const bool waits =
+      state.windows_since_decision >= 0 && state.windows_since_decision < due && !in_phase;
   if (!question.windows.empty() && (question.now || !waits)) {
     state.windows_since_decision = 0;
     EPLB_ASSIGN_OR_RETURN(outcome.answer, Decide(question, incumbent, abandoned, candidate, state));

@@ -58,8 +58,8 @@ struct ReplayTrace {
   std::span<const StepRange> steps;  // one per window
 };
 
-// Returns the switching time of a job with the defaults of client library and daemon, whose
-// proposals arrive one step after a window and whose bytes take as long as the links say.
+// Returns the switching time of a job with the defaults of client library and daemon. Its proposals
+// arrive one step after a window, and its bytes take as long as the links say.
 SwitchTime UsualSwitchTime(const Topology& topology, const Costs& costs);
 
 // Window t, and the decision just before it.

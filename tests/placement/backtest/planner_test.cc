@@ -61,6 +61,15 @@ TEST(PlannerTest, AChangeWaitsForItsCadence) {
   EXPECT_TRUE(job.AfterWindow(0, incumbent, true).has_value()) << "asked for";
 }
 
+TEST(PlannerTest, AJobDecidesWhenTheCandidateDoesThatItFollows) {
+  PlannedJob job({.candidates = {{"incremental"}, {"balanced"}}, .every = 2});
+  const Placement start = StartOfJob();
+  EXPECT_TRUE(job.AfterWindow(0, start).has_value());
+  EXPECT_TRUE(job.AfterWindow(0, start, true).has_value()) << "asked for, and out of phase";
+  EXPECT_TRUE(job.AfterWindow(0, start).has_value()) << "the candidates decide at windows 1, 3, 5";
+  EXPECT_FALSE(job.AfterWindow(0, start).has_value());
+}
+
 TEST(PlannerTest, EqualQuestionsHaveEqualAnswersAndLeaveTheStateAsItIs) {
   const Placement start = StartOfJob();
   PlannerQuestion question = QuestionOn({HotWindow(0), HotWindow(2), HotWindow(3)});
