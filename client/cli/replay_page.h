@@ -50,7 +50,7 @@ class ReplayPage {
   int64_t settled_ = 0;                // newest version that a whole window ran under
   int64_t settles_at_ = 0;             // first step that runs under `version_` alone
   std::optional<size_t> unseen_ = {};  // plan whose first whole window has not passed
-  double peaks_without_eplb_ = 0;  // sums over windows
+  double peaks_without_eplb_ = 0;      // sums over windows
   double peaks_ = 0;
 };
 

@@ -13,7 +13,7 @@ namespace eplb {
 
 namespace {
 
-// What a slot of this rank's layers needs in staging.
+// Room in staging that a slot of this rank's layers needs.
 struct SlotNeeds {
   int64_t rows = 0;   // tensors of a layer
   int64_t bytes = 0;  // their rows, each rounded up

@@ -346,8 +346,8 @@ struct Orders {
 // errors of the shares of tokens, summed over windows, of which older ones count less.
 struct WindowPace {
   int32_t steps = 0;         // 0: that of the ranks
-  double error_of_last = 0;  // of the newest window as the prediction
-  double error_of_mean = 0;  // of the mean of the two newest windows
+  double error_of_last = 0;  // the newest window is the prediction
+  double error_of_mean = 0;  // the mean of the two newest windows is the prediction
 };
 
 // Load reports of the current run.
@@ -378,7 +378,7 @@ struct Decisions {
   std::deque<MeasuredPause> pauses;        // pauses of the newest chunks
   Account account;
   int64_t commits = 0;       // since the daemon started
-  double solve_seconds = 0;  // of the newest answer of the solver
+  double solve_seconds = 0;  // solver's time for its newest answer
   std::string last_reason;
 };
 
