@@ -83,6 +83,7 @@ absl::Status Client::Impl::PrepareAhead(Executor& executor, TransportReport& rep
                         control_->AllReduceMin(mine, setup_.options.start_deadline));
   if (all.front() == 1) {
     ahead_.thread = std::make_unique<StagingThread>(executor);
+    cadence_.SetAhead(true);
     return absl::OkStatus();
   }
   ahead_.note = absl::StrCat("rows are staged at the boundary: kernels of transport ",
@@ -144,6 +145,7 @@ void Client::Impl::GiveUpAhead(std::string& reason) {
   if (!ahead_.promise_broken) reason = "rows of another rank changed between the boundaries";
   reason += kAdvice;
   ahead_.thread.reset();
+  cadence_.SetAhead(false);
   ahead_.note = "rows are staged at the boundary: they changed while they were staged ahead";
   if (setup_.options.rank == 0)
     LogLine(absl::StrCat("the option ahead was given up: ", ahead_.note));

@@ -200,7 +200,7 @@ Client::Impl::Impl(ClientParts parts)
       control_(std::move(parts.control)),
       transport_(std::move(parts.transport)),
       next_step_(setup_.options.first_step),
-      cadence_(setup_.options.vote_every, setup_.options.first_step, setup_.options.ahead) {
+      cadence_(setup_.options.vote_every, setup_.options.first_step) {
   log_.Write({.event = "start",
               .step = setup_.options.first_step,
               .version = running().version,

@@ -14,13 +14,17 @@ class VoteCadence {
  public:
   // Steps from the start of a run in which a rank with a daemon expects its first change.
   static constexpr int64_t kStartSteps = 32;
+  static constexpr int64_t kMostVotes = 128;  // votes in a row because of one proposal
 
   // vote_every: steps between votes while nothing is expected, >= 1. first_step: first of the run.
-  VoteCadence(int32_t vote_every, int64_t first_step, bool ahead)
-      : vote_every_(vote_every),
-        ahead_(ahead),
-        next_(ahead ? -1 : first_step),
-        expects_until_(first_step + kStartSteps) {}
+  VoteCadence(int32_t vote_every, int64_t first_step)
+      : vote_every_(vote_every), next_(first_step), expects_until_(first_step + kStartSteps) {}
+
+  // Whether rows are staged ahead from now on, as all ranks agreed.
+  void SetAhead(bool ahead) {
+    ahead_ = ahead;
+    if (ahead) next_ = -1;
+  }
 
   bool VotesAt(int64_t step) const { return step == next_ || (step + 1) % vote_every_ == 0; }
 
@@ -43,9 +47,10 @@ class VoteCadence {
 
  private:
   int32_t vote_every_;
-  bool ahead_;
-  int64_t next_;           // step whose vote does not follow from vote_every; -1: none
-  int64_t expects_until_;  // first step in which a rank without a proposal expects none
+  bool ahead_ = false;
+  int64_t next_;              // step whose vote does not follow from vote_every; -1: none
+  int64_t expects_until_;     // first step in which a rank without a proposal expects none
+  int64_t known_since_ = -1;  // first vote at which the current proposal was known
 };
 
 }  // namespace eplb

@@ -35,6 +35,7 @@ bool TokenWatch::EndWindow(const wire::LoadReport& window, bool is_whole) {
     } else if (is_whole) {
       if (one.windows == 0) one.since = window.first_step;
       one.windows = std::min(one.windows + 1, kSilentWindows);
+      one.steps = window.last_step - one.since + 1;
     }
   }
   std::string now = ReasonNow();
@@ -48,7 +49,7 @@ std::string TokenWatch::ReasonNow() const {
   std::vector<int32_t> not_recorded;
   int64_t since = 0;
   for (const Layer& one : layers_) {
-    if (one.windows < kSilentWindows) continue;
+    if (!one.is_silent()) continue;
     silent.push_back(one.layer);
     if (!one.recorded) not_recorded.push_back(one.layer);
     since = std::max(since, one.since);

@@ -14,6 +14,7 @@ class TokenWatch {
  public:
   // Whole windows in a row without a token, after which a layer counts nothing.
   static constexpr int kSilentWindows = 2;
+  static constexpr int64_t kSilentSteps = 8;  // these windows together have at least so many steps
 
   TokenWatch() = default;  // watches nothing
   // layers: those that this rank counts, rising, below num_layers.
@@ -31,8 +32,11 @@ class TokenWatch {
 
  private:
   struct Layer {
+    bool is_silent() const { return windows >= kSilentWindows && steps >= kSilentSteps; }
+
     int32_t layer = 0;
-    int windows = 0;  // in a row without a token
+    int windows = 0;    // in a row without a token
+    int64_t steps = 0;  // steps of these windows
     bool recorded = false;
     int64_t since = 0;  // first step of these windows
   };

@@ -281,8 +281,10 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   } else {
     ++counters.windows_unmeasured;
   }
-  if (context.state.config.report_every_steps > 0 && job.windows.newest.has_tokens) {
-    NoteWindowForPace(job);
+  if (const int32_t longest = context.state.config.report_every_steps;
+      longest > 0 && job.windows.newest.has_tokens && job.reports.overload.factor == 1 &&
+      context.state.report_overload.factor == 1) {
+    NoteWindowForPace(job, longest);
   }
   WatchCounting(context, job);
   KeepNewest(context, job, run, outcome.measured);

@@ -270,8 +270,11 @@ int64_t Runner::term() const {
 
 void Runner::PublishViews() {
   const absl::Time now = MonotonicNow();
-  auto views = std::make_shared<const Views>(
-      Views{.jobs = core_.Jobs(now), .refusals = core_.Refusals(now)});
+  auto views = std::make_shared<Views>();
+  {
+    const std::lock_guard lock(core_mutex_);  // readers move parts of the state
+    *views = {.jobs = core_.Jobs(now), .refusals = core_.Refusals(now)};
+  }
   const std::lock_guard lock(published_mutex_);
   views_ = std::move(views);
 }

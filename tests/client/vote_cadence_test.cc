@@ -26,26 +26,29 @@ std::vector<int64_t> Votes(VoteCadence& cadence, int64_t begin, int64_t end,
 }
 
 TEST(VoteCadenceTest, TheFirstStepVotesAndThenMultiplesOfVoteEvery) {
-  VoteCadence cadence(8, 100, /*ahead=*/false);
+  VoteCadence cadence(8, 100);
   EXPECT_THAT(Votes(cadence, 100, 130, {}), ElementsAre(100, 103, 111, 119, 127));
 }
 
 TEST(VoteCadenceTest, WhileARankExpectsAChangeEachStepVotes) {
-  VoteCadence cadence(8, 0, /*ahead=*/false);
+  VoteCadence cadence(8, 0);
   EXPECT_THAT(Votes(cadence, 0, 20, {0, 1, 15, 16}), ElementsAre(0, 1, 2, 7, 15, 16, 17));
 }
 
 TEST(VoteCadenceTest, AJobThatStagesAheadVotesAtMultiplesAlone) {
-  VoteCadence cadence(4, 0, /*ahead=*/true);
+  VoteCadence cadence(4, 0);
+  cadence.SetAhead(true);
   EXPECT_THAT(Votes(cadence, 0, 12, {3}), ElementsAre(3, 7, 11));
 }
 
 TEST(VoteCadenceTest, ARankExpectsAChangeAtTheStartWithAProposalAndBetweenChunks) {
-  VoteCadence cadence(8, 100, /*ahead=*/false);
+  VoteCadence cadence(8, 100);
   EXPECT_EQ(cadence.Expects(100, /*knows_proposal=*/false, /*waits=*/true), -1);
   EXPECT_EQ(cadence.Expects(100, false, /*waits=*/false), 0) << "no daemon";
   EXPECT_EQ(cadence.Expects(100 + VoteCadence::kStartSteps, false, true), 0);
   EXPECT_EQ(cadence.Expects(200, true, true), -1);
+  EXPECT_EQ(cadence.Expects(199 + VoteCadence::kMostVotes, true, true), -1);
+  EXPECT_EQ(cadence.Expects(200 + VoteCadence::kMostVotes, true, true), 0) << "no daemon ends it";
   cadence.Switched(200, /*more=*/true);
   EXPECT_EQ(cadence.Expects(208, false, true), -1);
   EXPECT_EQ(cadence.Expects(209, false, true), 0) << "the next chunk did not come";

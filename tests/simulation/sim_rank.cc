@@ -46,7 +46,7 @@ SimRank::SimRank(RankOptions options)
       windows_(options_.identity.shape.num_layers, options_.identity.shape.num_experts,
                options_.identity.report_every, options_.identity.step + 1,
                options_.running.version),
-      cadence_(options_.identity.vote_every, options_.identity.step + 1, /*ahead=*/false),
+      cadence_(options_.identity.vote_every, options_.identity.step + 1),
       step_(options_.identity.step),
       highest_version_(options_.running.version) {}
 

@@ -63,7 +63,7 @@ class Client:
         self._placement = PlacementView(self._handle, struct.num_gpus)
         self._registry = Registry(self._placement.num_local_slots)
         self._boundary = structs.sized(structs.Boundary)
-        self._boundary.votes_next = 1  # the first boundary of a run does
+        self._votes_next = True  # the first boundary of a run does
         self._boundary_reference = ctypes.byref(self._boundary)
         self._current_stream: Optional[Callable[[], int]] = None
         self._process = os.getpid()
@@ -329,11 +329,12 @@ class Client:
         if not self._finished:
             self._finish_once()
         step = integer("step", step, 8)
-        if self._boundary.votes_next and not self._closed:
+        if self._votes_next and not self._closed:
             self._expect_memory()
         code = self._library.eplb_client_step_boundary(self._pointer, step, self._stream(stream),
                                                        self._boundary_reference)
         self._handle.check(code)
+        self._votes_next = self._boundary.votes_next != 0
         return boundary_of(self._boundary)
 
     # ---- experts in several slots: docs/replicas-in-training.md ----

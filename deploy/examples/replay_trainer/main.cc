@@ -84,9 +84,10 @@ void AddRunOptions(CLI::App& app, TrainerOptions& options, double& step_ms,
       ->capture_default_str();
   app.add_flag("--frozen", options.client.ahead,
                "The experts are not trained: their rows move while the next steps run");
-  app.add_option("--vote-every", options.client.vote_every, "Steps between votes")
+  app.add_option("--vote-every", options.client.vote_every,
+                 "Steps between votes while no proposal is known")
       ->capture_default_str();
-  app.add_option("--report-every", options.client.report_every, "Steps in a load window")
+  app.add_option("--report-every", options.client.report_every, "Steps in the first load windows")
       ->capture_default_str();
   app.add_option("--reduce", options.client.reduce,
                  "rank: each rank reports its counts; root: rank 0 reports the sum")

@@ -126,6 +126,16 @@ absl::Status Take(const CandidateInput& question, const WithinBudget& within_bud
   std::vector<LayerMove> moves = within_budget.moves;
   OrderByValue(judged.peak_falls, moves);
   decision.chunks = CutIntoBoundaries(moves, question.limits);
+  if (question.limits.seconds_per_byte == 0) {  // the boundary that measures is a short one
+    Costs costs = question.costs;
+    costs.expert = question.migration;
+    EPLB_ASSIGN_OR_RETURN(
+        std::vector<Chunk> first,
+        CutAgain(question.incumbent, decision.chunks.front(), costs, question.limits));
+    decision.chunks.erase(decision.chunks.begin());
+    decision.chunks.insert(decision.chunks.begin(), std::make_move_iterator(first.begin()),
+                           std::make_move_iterator(first.end()));
+  }
   EPLB_RETURN_IF_ERROR(Complete(question.incumbent, decision.chunks.front()));
   absl::StrAppend(&decision.reason, ", ", CountText(within_budget.num_layers, "layer"), " in ",
                   CountText(static_cast<int64_t>(decision.chunks.size()), "chunk"), ", ",

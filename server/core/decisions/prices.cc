@@ -38,9 +38,10 @@ double MeanSecondsPerByte(const Job& job) {
   return bytes > 0 ? seconds / bytes : 0;
 }
 
-// Sets what a boundary takes as the newest chunks show: by the smallest and the largest of them if
-// they differ by a factor of two in bytes, because in small ones votes weigh more than bytes.
-// Otherwise all time is that of the bytes.
+// Sets what a boundary takes as the newest chunks show. In small chunks votes weigh more than
+// bytes, so the smallest shows the fixed time if the largest has twice its bytes. At least half of
+// the largest chunk's time counts as that of its bytes, so that the next one is at most twice as
+// large.
 void SetMeasured(const Job& job, BoundaryLimits& limits) {
   const auto by_size = [](const MeasuredPause& a, const MeasuredPause& b) {
     return std::tie(a.bytes, a.seconds) < std::tie(b.bytes, b.seconds);
@@ -49,13 +50,15 @@ void SetMeasured(const Job& job, BoundaryLimits& limits) {
   const auto [small, large] = std::ranges::minmax_element(pauses, by_size);
   if (small == pauses.end() || large->bytes == 0) return;
   const auto bytes = static_cast<double>(large->bytes);
-  double per_byte = large->seconds / bytes;
-  if (large->bytes >= 2 * small->bytes) {
-    const double more = bytes - static_cast<double>(small->bytes);
-    per_byte = std::clamp((large->seconds - small->seconds) / more, 0.0, per_byte);
-    limits.fixed_seconds = std::max(0.0, large->seconds - per_byte * bytes);
+  limits.seconds_per_byte = large->seconds / bytes;
+  if (large->bytes >= 2 * small->bytes && large->seconds > small->seconds) {
+    const double slope =
+        (large->seconds - small->seconds) / (bytes - static_cast<double>(small->bytes));
+    limits.seconds_per_byte =
+        std::clamp(slope, limits.seconds_per_byte / 2, limits.seconds_per_byte);
+    limits.fixed_seconds = large->seconds - limits.seconds_per_byte * bytes;
   }
-  limits.seconds_per_byte = std::max(per_byte, kLeastSecondsPerByte);
+  limits.seconds_per_byte = std::max(limits.seconds_per_byte, kLeastSecondsPerByte);
 }
 
 }  // namespace

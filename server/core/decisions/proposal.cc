@@ -57,9 +57,12 @@ void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposa
   AddCapped(counters.received_bytes, proposal.received_bytes.value_or(0));
   job.decisions.account.pause_seconds += proposal.longest_pause_seconds;
   if (proposal.most_received_bytes == 0) return;
-  job.decisions.pauses.push_back(
-      {.bytes = proposal.most_received_bytes, .seconds = proposal.longest_pause_seconds});
-  if (std::ssize(job.decisions.pauses) > kMaxPauses) job.decisions.pauses.pop_front();
+  std::deque<MeasuredPause>& pauses = job.decisions.pauses;
+  pauses.push_back({.bytes = proposal.most_received_bytes,
+                    .seconds = proposal.longest_pause_seconds,
+                    .is_first = pauses.empty()});
+  const bool shows_little = std::ssize(pauses) > kLeastMeasured && pauses.front().is_first;
+  if (std::ssize(pauses) > kMaxPauses || shows_little) pauses.pop_front();
 }
 
 // While the chunk before it is in flight, so that nothing waits for it at the commit.

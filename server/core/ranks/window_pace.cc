@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "server/core/decisions/prices.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
 
@@ -14,6 +15,7 @@ namespace {
 constexpr double kLengthenBelow = 0.9;   // d / n < 0.8
 constexpr double kShortenAbove = 1.125;  // d / n > 8
 constexpr double kMemory = 0.5;          // weight of an error at the next window
+constexpr double kClearly = 1.25;        // margin of shorter windows
 
 // Returns the layers' shares of tokens by expert; rows of layers without tokens are zero.
 RealMatrix SharesOf(const Load& load) {
@@ -31,47 +33,51 @@ bool Follows(const Window& window, const Window& next) {
          next.last_step - next.first_step == window.last_step - window.first_step;
 }
 
-// Returns the fewest steps that are worth a window.
-int32_t LeastSteps(const Job& job) {
+// Returns the fewest steps that are worth a window, a power of two. Windows of `current` steps
+// become shorter only if they may be clearly shorter, so that uneven steps do not change them again
+// and again.
+int32_t LeastSteps(const Job& job, int32_t current) {
   const double step_seconds = SecondsPerStep(job.current->rate);
-  if (step_seconds <= 0) return kLeastWindowSteps;
   const double seconds =
       std::max(kLeastWindowSeconds, kSolvesPerWindow * job.decisions.solve_seconds);
-  return static_cast<int32_t>(
-      std::clamp<double>(std::ceil(seconds / step_seconds), kLeastWindowSteps, kMaxReportEvery));
+  const double least = step_seconds > 0 ? std::ceil(seconds / step_seconds) : 1;
+  int32_t steps = kLeastWindowSteps;
+  while (steps < least && steps < kMaxReportEvery) steps *= 2;
+  return steps < current && kClearly * least > current / 2 ? current : steps;
 }
 
 }  // namespace
 
-void NoteWindowForPace(Job& job) {
+void NoteWindowForPace(Job& job, int32_t longest) {
   WindowPace& pace = job.reports.pace;
   const std::deque<Window>& complete = job.windows.complete;
   const size_t count = complete.size();
-  if (pace.steps == 0) pace.steps = job.current->report_every;
   if (job.current->report_interval_change.report_every != 0 || count < 3) return;
   const Window& first = complete[count - 3];
   const Window& second = complete[count - 2];
   const Window& third = complete[count - 1];
+  if (!Follows(first, second) || !Follows(second, third)) return;
   const int64_t steps = third.last_step - third.first_step + 1;
-  if (!Follows(first, second) || !Follows(second, third) || steps != pace.steps) return;
+  if (pace.of != steps) pace = {.steps = pace.steps, .of = steps};
   const RealMatrix shares = SharesOf(*third.load);
   const RealMatrix last = SharesOf(*second.load);
   const RealMatrix mean = (SharesOf(*first.load) + last) / 2;
   pace.error_of_last = kMemory * pace.error_of_last + (shares - last).square().sum();
   pace.error_of_mean = kMemory * pace.error_of_mean + (shares - mean).square().sum();
-  int32_t next = pace.steps;
+  int64_t wanted = steps;
   if (pace.error_of_mean <= kLengthenBelow * pace.error_of_last) {
-    next = std::min(2 * pace.steps, kMaxReportEvery);
+    wanted = 2 * steps;
   } else if (pace.error_of_mean > kShortenAbove * pace.error_of_last) {
-    next = std::max(pace.steps / 2, std::min(pace.steps, kLeastWindowSteps));
+    wanted = steps / 2;
   }
-  if (next != pace.steps) pace = {.steps = next};
+  pace.steps = static_cast<int32_t>(std::clamp<int64_t>(wanted, 1, longest));
 }
 
 int32_t WantedWindowSteps(const Job& job, int32_t longest) {
-  const int32_t steps = job.reports.pace.steps;
-  const int32_t current = steps > 0 ? steps : job.current->report_every;
-  return std::min(std::max(current, LeastSteps(job)), longest);
+  if (!Chooses(job)) return longest;
+  const int32_t current = job.current->report_every;
+  const int32_t steps = job.reports.pace.steps > 0 ? job.reports.pace.steps : current;
+  return std::min(std::max(steps, LeastSteps(job, current)), longest);
 }
 
 }  // namespace eplb::core

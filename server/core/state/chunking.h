@@ -104,7 +104,7 @@ int64_t LeastStagingRows(const Run& run);
 // Experts, of all layers of a chunk together, that fit into the staging of the rank that has least.
 // One that did not say for how many layers it has room has it for kUnsaidStagingLayers at most.
 // REQUIRES: job.current.
-inline constexpr int64_t kUnsaidStagingLayers = 4;  // the client library's default
+inline constexpr int64_t kUnsaidStagingLayers = 4;  // the client library's least
 int64_t RowsPerChunk(const Job& job);
 
 }  // namespace eplb::core

@@ -42,6 +42,7 @@ inline constexpr int64_t kCounts = -1;               // value of Rank::silent_si
 struct MeasuredPause {
   int64_t bytes = 0;
   double seconds = 0;
+  bool is_first = false;  // the run's first, which also connects ranks and touches staging
 };
 
 enum class Phase { kRecovering, kIdle, kSolving, kPreparing, kVoting, kCancelling, kQuarantine };
@@ -342,10 +343,11 @@ struct Orders {
   std::deque<DoneRequest> requests;  // newest last, at most kMaxDoneRequests
 };
 
-// Wanted length of the windows, and how well windows of that length predicted the next one: squared
-// errors of the shares of tokens, summed over windows, of which older ones count less.
+// Wanted length of the windows, and how well windows of the current length predicted the next one:
+// squared errors of the shares of tokens, summed over windows, of which older ones count less.
 struct WindowPace {
-  int32_t steps = 0;         // 0: that of the ranks
+  int32_t steps = 0;         // wanted; 0: as long as now
+  int64_t of = 0;            // length of the windows that the errors are of
   double error_of_last = 0;  // the newest window is the prediction
   double error_of_mean = 0;  // the mean of the two newest windows is the prediction
 };

@@ -432,7 +432,7 @@ class Attached:
     def _reason_to_wait(self) -> str:
         """returns: why nothing moves, once it has been so for long; told on stderr by the rank that waits."""
         number = self._skipped_steps
-        if self._hooks and self._silent_steps >= 2 * self._intervals[1]:
+        if self._hooks and self._silent_steps >= max(8, 2 * self._intervals[1]):
             return self._with_routers(f"{_NOT_COUNTING}rank {self._coordinates.rank} has counted no token since it attached")
         if number < _PATIENCE:
             return ""

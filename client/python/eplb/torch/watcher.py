@@ -146,7 +146,7 @@ class Watcher:
         if self._is_shared:
             options = {"rank": dist.get_rank(), "world_size": dist.get_world_size(), **options}
         client = Client.connect(all_gather, **options)
-        self._report_every: int = to_struct(client.options).report_every
+        self._window_ends = True  # with the next step, as far as is known
         for layer in range(len(self.names)):  # in the place of the experts, because a job without rows is refused
             client.register(np.zeros((self.num_experts // self.num_gpus, 1), np.float32), name=f"watched.{layer}", layer=layer)
         return client
@@ -154,7 +154,7 @@ class Watcher:
     def _boundary(self, client: Client) -> None:
         """Records new counts, from a device only at the end of a window, because that waits for it. The window's counts stay in the
         ledgers."""
-        is_end = not (self._step % self._every and self._step % self._report_every)
+        is_end = self._window_ends or not self._step % self._every
         if is_end or not self._counts.is_on_device:
             now = self._counts.now().cpu().numpy()
             for layer, counts in enumerate(now - self._sent):
@@ -162,7 +162,7 @@ class Watcher:
             self._sent = now if self._step % self._every else np.zeros_like(now)
         try:
             client.vote_no(_WHY_NOT)
-            client.step_boundary(self._step - 1)
+            self._window_ends = client.step_boundary(self._step - 1).window_ends_next
         except Error as error:  # the training goes on
             client.close(str(error))
             self._client = None

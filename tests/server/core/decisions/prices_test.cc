@@ -46,12 +46,15 @@ TEST(LimitsTest, ASmallAndALargeChunkShowWhatABoundaryTakesWithoutBytes) {
   EXPECT_DOUBLE_EQ(both.fixed_seconds, 0.1);
 }
 
-TEST(LimitsTest, AFasterLargeChunkLeavesAllTimeToTheBoundary) {
+TEST(LimitsTest, AtLeastHalfOfTheTimeIsThatOfTheBytes) {
   const BoundaryLimits limits =
+      LimitsAfter({{.bytes = 1000, .seconds = 0.2}, {.bytes = 100, .seconds = 0.19}});
+  EXPECT_DOUBLE_EQ(limits.seconds_per_byte, 0.1 / 1000);
+  EXPECT_DOUBLE_EQ(limits.fixed_seconds, 0.1);
+  const BoundaryLimits slow_start =
       LimitsAfter({{.bytes = 1000, .seconds = 0.1}, {.bytes = 100, .seconds = 0.2}});
-  EXPECT_GT(limits.seconds_per_byte, 0);
-  EXPECT_LT(limits.seconds_per_byte, 1e-12);
-  EXPECT_NEAR(limits.fixed_seconds, 0.1, 1e-9);
+  EXPECT_DOUBLE_EQ(slow_start.seconds_per_byte, 0.1 / 1000);
+  EXPECT_EQ(slow_start.fixed_seconds, 0);
 }
 
 TEST(SwitchTimeTest, ItFollowsVotesStagingSolutionAndPauses) {

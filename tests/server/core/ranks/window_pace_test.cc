@@ -32,7 +32,7 @@ class PacedJob {
       window.load = std::make_shared<const Load>(Counts(steps));
       next_ += steps;
       job.windows.complete.push_back(std::move(window));
-      NoteWindowForPace(job);
+      NoteWindowForPace(job, longest);
     }
     return WantedWindowSteps(job, longest);
   }
