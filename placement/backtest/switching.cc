@@ -12,6 +12,7 @@ namespace eplb {
 namespace {
 
 constexpr double kMostSteps = 1e15;
+constexpr double kMostParts = 64;  // of a layer
 
 int64_t After(int64_t step, double steps) {
   return step + static_cast<int64_t>(std::ceil(std::min(steps, kMostSteps)));
@@ -145,9 +146,10 @@ absl::StatusOr<std::vector<Switching::LayerChange>> Switching::ChangesTo(
       bytes[gpu] += static_cast<double>(BytesOf(transfer, change.expert));
     }
     for (const Transfer& copy : plan.local) ++one.rows[static_cast<size_t>(copy.destination.value)];
-    one.pause_seconds = *std::ranges::max_element(bytes) * time.seconds_per_byte;
+    const double most_bytes = *std::ranges::max_element(bytes);
+    one.pause_seconds = most_bytes * time.seconds_per_byte;
     one.moved = {.transfers = std::ssize(plan.transfers), .bytes = plan.link_bytes};
-    one.value = change.falls[static_cast<size_t>(layer.value)] / WeightOf(one.moved);
+    one.value = change.falls[static_cast<size_t>(layer.value)] / std::max(most_bytes, 1.0);
   }
   std::ranges::stable_sort(changes, std::greater<>(), &LayerChange::value);
   double all = 0;
@@ -162,6 +164,7 @@ absl::StatusOr<std::vector<Switching::LayerChange>> Switching::ChangesTo(
 int64_t Switching::FirstBoundary(const SwitchTime& time, int64_t step) const {
   const int64_t held = After(step, time.decide_steps);
   if (!due_.empty() && due_.back().step >= held) return due_.back().step + time.chunk_steps;
+  if (!has_begun_ && held < time.start_steps) return held;
   return (held + time.vote_every - 1) / time.vote_every * time.vote_every;
 }
 
@@ -179,8 +182,10 @@ void Switching::Schedule(std::span<const LayerChange> changes, const SwitchTime&
         step += time.chunk_steps;
         ++num_chunks_;
       }
+      const double most = std::clamp<double>(
+          static_cast<double>(*std::ranges::max_element(change.rows)), 1, kMostParts);
       const auto parts = static_cast<int64_t>(
-          std::ceil(std::clamp(change.pause_seconds / time.max_pause_seconds, 1.0, kMostSteps)));
+          std::ceil(std::clamp(change.pause_seconds / time.max_pause_seconds, 1.0, most)));
       step += (parts - 1) * time.chunk_steps;
       num_chunks_ += parts - 1;
       due_.push_back({.step = step,
@@ -197,6 +202,7 @@ absl::Status Switching::Begin(const Change& change, const SwitchTime& time, int6
   EPLB_ASSIGN_OR_RETURN(const std::vector<LayerChange> changes, ChangesTo(change, time));
   target_ = std::make_shared<const Placement>(change.target);
   Schedule(changes, time, FirstBoundary(time, step));
+  has_begun_ = true;
   return absl::OkStatus();
 }
 

@@ -99,6 +99,7 @@ class Switching {
   std::vector<int32_t> copies_;  // [L], layers of the model that a layer stands for
   std::vector<Due> due_;         // by step
   int64_t num_chunks_ = 0;
+  bool has_begun_ = false;  // a first change was made
 };
 
 }  // namespace eplb

@@ -128,7 +128,14 @@ class Replayer {
     if (std::ssize(question_.windows) > WindowsFor(question_.options)) {
       question_.windows.erase(question_.windows.begin());
     }
+    if (!placement_.done()) {
+      question_.num_fresh =
+          std::min<int64_t>(question_.num_fresh + 1, std::ssize(question_.windows));
+      row.reason = "no decision is made while layers are switched";
+      return absl::OkStatus();
+    }
     EPLB_ASSIGN_OR_RETURN(PlannerOutcome outcome, AskPlanner(question_, placement_.target()));
+    question_.num_fresh = 1;
     question_.state = std::move(outcome.state);
     const std::string text = BacktestText(question_.state->backtest);
     if (!outcome.answer) {
@@ -289,10 +296,15 @@ absl::Status AddTo(ReplaySummary& summary, const ReplayRow& row) {
 }  // namespace
 
 SwitchTime UsualSwitchTime(const Topology& topology, const Costs& costs) {
+  const int64_t layer_bytes =
+      topology.max_slots_per_gpu() * (costs.expert.weight_bytes + costs.expert.state_bytes);
+  int64_t layers = kUsualStagingLayers;
+  if (layer_bytes > 0) layers = std::max(layers, kUsualStagingBytes / layer_bytes);
   return {.decide_steps = 1,
           .vote_every = kUsualVoteEvery,
+          .start_steps = kUsualStartSteps,
           .layers_per_chunk = kUsualLayersPerChunk,
-          .rows_per_chunk = kUsualStagingLayers * topology.max_slots_per_gpu(),
+          .rows_per_chunk = layers * topology.max_slots_per_gpu(),
           .max_pause_seconds = kUsualMaxPauseSeconds,
           .seconds_per_byte =
               1 / (topology.num_nodes() > 1 ? costs.inter_bytes_per_s : costs.intra_bytes_per_s)};

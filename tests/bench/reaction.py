@@ -129,15 +129,16 @@ def mean(values):
 
 
 def over_long(folder, ranks):
-    """Returns (longest boundary, its seconds above max_pause and the longest round of rows in it), over all ranks."""
+    """Returns the longest boundary, and the most seconds of one above max_pause and its longest round of rows, over all ranks."""
     import job as job_module
-    longest = (0.0, 0.0)
+    longest, above = 0.0, -MAX_PAUSE
     for rank in range(ranks):
         for line in job_module.read_lines(folder / f"rank-{rank}.jsonl"):
             if line["event"] == "boundary":
                 one_round = max((one["micros"] for one in line["rounds"]), default=0)
-                longest = max(longest, (line["micros"] / 1e6, (line["micros"] - one_round) / 1e6 - MAX_PAUSE))
-    return longest
+                longest = max(longest, line["micros"] / 1e6)
+                above = max(above, (line["micros"] - one_round) / 1e6 - MAX_PAUSE)
+    return longest, above
 
 
 def blocks(values):
