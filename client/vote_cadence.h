@@ -30,10 +30,13 @@ class VoteCadence {
 
   // Returns the last value of this rank's vote after `step`, whose minimum Voted takes: -1 if this
   // rank expects a change, because it knows a proposal or has reason to wait for one. Otherwise 0.
-  // knows_proposal: the daemon's newest proposal is neither applied nor dropped. waits: a daemon
-  // may propose something.
-  int64_t Expects(int64_t step, bool knows_proposal, bool waits) const {
-    return knows_proposal || (waits && step < expects_until_) ? -1 : 0;
+  // knows_proposal: the daemon's newest proposal is neither applied nor dropped. It counts for
+  // kMostVotes steps, because the daemon may be gone. waits: a daemon may propose something.
+  int64_t Expects(int64_t step, bool knows_proposal, bool waits) {
+    if (!knows_proposal) known_since_ = -1;
+    if (knows_proposal && known_since_ < 0) known_since_ = step;
+    const bool is_recent = knows_proposal && step - known_since_ < kMostVotes;
+    return is_recent || (waits && step < expects_until_) ? -1 : 0;
   }
 
   // All ranks voted after `step`.
@@ -41,9 +44,12 @@ class VoteCadence {
     next_ = least_expects < 0 && !ahead_ ? step + 1 : -1;
   }
 
-  // A chunk was switched after `step`. more: chunks of the same decision follow; the daemon
-  // proposes the next one within a vote interval.
-  void Switched(int64_t step, bool more) { expects_until_ = more ? step + 1 + vote_every_ : 0; }
+  // A chunk was switched after `step`. more: chunks of the same decision follow; the next one is
+  // expected within a vote interval.
+  void Switched(int64_t step, bool more) {
+    known_since_ = -1;
+    expects_until_ = more ? step + 1 + vote_every_ : 0;
+  }
 
  private:
   int32_t vote_every_;

@@ -1,7 +1,9 @@
 #include "server/core/decisions/prices.h"
 
 #include <algorithm>
+#include <deque>
 #include <optional>
+#include <ranges>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
@@ -26,12 +28,19 @@ double MeasuredTokenSeconds(const Job& job) {
   return kExpertsShareOfStep * step_seconds / tokens;
 }
 
+// Returns the newest switches, without the run's first if there are others.
+auto UsualPauses(const Job& job) {
+  const std::deque<MeasuredPause>& pauses = job.decisions.pauses;
+  const bool skips = pauses.size() > 1 && pauses.front().is_first;
+  return std::ranges::subrange(pauses.begin() + (skips ? 1 : 0), pauses.end());
+}
+
 // Over the newest switches: one that a busy host delayed does not price all later ones. 0 before
 // the first.
 double MeanSecondsPerByte(const Job& job) {
   double seconds = 0;
   double bytes = 0;
-  for (const MeasuredPause& pause : job.decisions.pauses) {
+  for (const MeasuredPause& pause : UsualPauses(job)) {
     seconds += pause.seconds;
     bytes += static_cast<double>(pause.bytes);
   }
@@ -46,7 +55,7 @@ void SetMeasured(const Job& job, BoundaryLimits& limits) {
   const auto by_size = [](const MeasuredPause& a, const MeasuredPause& b) {
     return std::tie(a.bytes, a.seconds) < std::tie(b.bytes, b.seconds);
   };
-  const std::deque<MeasuredPause>& pauses = job.decisions.pauses;
+  const auto pauses = UsualPauses(job);
   const auto [small, large] = std::ranges::minmax_element(pauses, by_size);
   if (small == pauses.end() || large->bytes == 0) return;
   const auto bytes = static_cast<double>(large->bytes);

@@ -139,9 +139,7 @@ Stall WindowStall(const State&, const Job& job, absl::Time now) {
   if (run.num_connected == 0 || run.rate.told.empty()) return {};
   const int64_t covered = CoveredStep(job);
   const int64_t missing = (job.step - covered) / WindowSteps(run);
-  const absl::Duration interval = ReportInterval(run);
-  const bool is_brief = interval > absl::ZeroDuration() && missing * interval < kWindowPatience;
-  if (missing < kStallWindows || is_brief) return {};
+  if (missing < kStallWindows || job.step - covered < kStallSteps) return {};
   const std::string since =
       job.reports.covered_step < 0 ? "yet" : absl::StrCat("since step ", covered);
   return {"windows", absl::StrCat("no load window is complete ", since, ", ", missing,

@@ -15,6 +15,7 @@ namespace eplb::core {
 inline constexpr absl::Duration kStallSettles = absl::Seconds(5);
 // Windows that should be complete and are not.
 inline constexpr int kStallWindows = 5;
+inline constexpr int64_t kStallSteps = 50;  // steps of these windows together
 
 // Returns the first stall that applies now. cost: O(ranks).
 Stall StallOf(const State& state, const Job& job, absl::Time now);

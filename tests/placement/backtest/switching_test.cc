@@ -81,7 +81,7 @@ TEST(SwitchingTest, AChunkHoldsWhatStagingAndPauseAllow) {
   EXPECT_EQ(done_at({.rows_per_chunk = 1}), 1);
   EXPECT_EQ(done_at({.max_pause_seconds = 2, .seconds_per_byte = 1}), 0);
   EXPECT_EQ(done_at({.chunk_steps = 3, .max_pause_seconds = 1.5, .seconds_per_byte = 1}), 3);
-  EXPECT_EQ(done_at({.max_pause_seconds = 0.4, .seconds_per_byte = 1}), 5) << "three parts each";
+  EXPECT_EQ(done_at({.max_pause_seconds = 0.4, .seconds_per_byte = 1}), 1) << "a row is not cut";
 }
 
 TEST(SwitchingTest, ANewerDecisionReplacesWhatIsInNoChunkYet) {

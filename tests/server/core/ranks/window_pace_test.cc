@@ -16,9 +16,9 @@ namespace {
 // exp(drift * normal) a step, and a step has `tokens` tokens of an expert on average.
 class PacedJob {
  public:
-  PacedJob(double drift, double tokens) : drift_(drift), tokens_(tokens) {
+  PacedJob(double drift, double tokens, int32_t report_every = 8) : drift_(drift), tokens_(tokens) {
     wire::Hello hello = TestHello(0);
-    hello.report_every = 8;
+    hello.report_every = report_every;
     hello.shape.num_experts = 96;
     hello.shape.num_slots = 96;
     job.current.emplace(MakeRun(hello).value());
@@ -28,6 +28,7 @@ class PacedJob {
   int32_t After(int count, int32_t longest = 64) {
     for (int i = 0; i < count; ++i) {
       const int32_t steps = WantedWindowSteps(job, longest);
+      job.current->report_every = steps;
       Window window{.first_step = next_, .last_step = next_ + steps - 1};
       window.load = std::make_shared<const Load>(Counts(steps));
       next_ += steps;
@@ -36,6 +37,8 @@ class PacedJob {
     }
     return WantedWindowSteps(job, longest);
   }
+
+  void SetDrift(double drift) { drift_ = drift; }
 
   Job job;
 
@@ -53,7 +56,7 @@ class PacedJob {
     return Load::FromCounts(counts).value();
   }
 
-  const double drift_;
+  double drift_;
   const double tokens_;
   int64_t next_ = 0;
   std::mt19937 random_{7};
@@ -80,6 +83,13 @@ TEST(WindowPaceTest, TheLengthSettlesWhereChangeAndScatterBalance) {
   EXPECT_LT(settled, 64);
 }
 
+TEST(WindowPaceTest, LengthsFollowTheLoadsFromTheFirstWindowAndAfterTheLongest) {
+  PacedJob job(/*drift=*/0, /*tokens=*/100, /*report_every=*/2);
+  EXPECT_EQ(job.After(40, /*longest=*/50), 50);
+  job.SetDrift(0.3);
+  EXPECT_LT(job.After(40, /*longest=*/50), 20);
+}
+
 TEST(WindowPaceTest, WindowsLastAsLongAsSeveralSolutions) {
   PacedJob job(/*drift=*/0.2, /*tokens=*/10'000);
   BeginSteps(*job.job.current, absl::Seconds(10), absl::ZeroDuration(), absl::UnixEpoch());
@@ -87,7 +97,7 @@ TEST(WindowPaceTest, WindowsLastAsLongAsSeveralSolutions) {
     NoteStep(*job.job.current, step, absl::UnixEpoch() + absl::Seconds(step));
   }
   job.job.decisions.solve_seconds = 2.5;
-  EXPECT_EQ(job.After(10), static_cast<int32_t>(kSolvesPerWindow * 2.5));
+  EXPECT_EQ(job.After(10), 16) << "a power of two above 4 * 2.5";
 }
 
 }  // namespace
