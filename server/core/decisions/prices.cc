@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <deque>
 #include <optional>
-#include <ranges>
 #include <tuple>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 
@@ -29,10 +29,10 @@ double MeasuredTokenSeconds(const Job& job) {
 }
 
 // Returns the newest switches, without the run's first if there are others.
-auto UsualPauses(const Job& job) {
+std::vector<MeasuredPause> UsualPauses(const Job& job) {
   const std::deque<MeasuredPause>& pauses = job.decisions.pauses;
   const bool skips = pauses.size() > 1 && pauses.front().is_first;
-  return std::ranges::subrange(pauses.begin() + (skips ? 1 : 0), pauses.end());
+  return {pauses.begin() + (skips ? 1 : 0), pauses.end()};
 }
 
 // Over the newest switches: one that a busy host delayed does not price all later ones. 0 before
@@ -55,7 +55,7 @@ void SetMeasured(const Job& job, BoundaryLimits& limits) {
   const auto by_size = [](const MeasuredPause& a, const MeasuredPause& b) {
     return std::tie(a.bytes, a.seconds) < std::tie(b.bytes, b.seconds);
   };
-  const auto pauses = UsualPauses(job);
+  const std::vector<MeasuredPause> pauses = UsualPauses(job);
   const auto [small, large] = std::ranges::minmax_element(pauses, by_size);
   if (small == pauses.end() || large->bytes == 0) return;
   const auto bytes = static_cast<double>(large->bytes);
