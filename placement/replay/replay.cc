@@ -9,7 +9,6 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "base/text.h"
 #include "placement/backtest/planner.h"
 #include "placement/figure_mean.h"
 #include "placement/split/batch_split.h"
@@ -148,7 +147,7 @@ class Replayer {
         std::span(std::as_const(seen_)).last(static_cast<size_t>(expected.num_windows));
     row.reason = absl::StrCat("steps ", decided_on.front().steps.first, "..",
                               decided_on.back().steps.last, ": ");
-    const Placement& incumbent = placement_.target();
+    const Placement incumbent = placement_.target();  // Adopt changes the target
     if (answer.placement == incumbent) {
       row.rule = RebalanceRule::kNoChange;
       row.reason += "kept, the policy changes nothing";
@@ -199,7 +198,7 @@ class Replayer {
       ReplayRow& before = rows_[*decided_];
       before.transfers -= dropped.transfers;
       before.bytes -= dropped.bytes;
-      before.migration_seconds = Finite(before.migration_seconds - dropped.seconds);
+      before.migration_seconds = std::max(0.0, before.migration_seconds - dropped.seconds);
     }
     decided_ = rows_.size() - 1;
     const Placement left = placement_.target();
@@ -219,8 +218,6 @@ class Replayer {
     row.migration_seconds = migration.seconds;
     row.chunks = placement_.num_chunks();
     if (!placement_.done()) row.switched_step = placement_.done_at();
-    absl::StrAppend(&row.reason, ", ", CountText(row.transfers, "transfer"),
-                    row.bytes > 0 ? absl::StrCat(", ", BytesText(row.bytes)) : std::string());
     return absl::OkStatus();
   }
 

@@ -53,6 +53,9 @@ struct StepRange {
   int64_t count() const { return last - first + 1; }
 };
 
+// Steps of a window where nothing says them.
+inline constexpr int64_t kUsualWindowSteps = 50;
+
 struct ReplayTrace {
   std::span<const Load> windows;     // oldest first, of one shape
   std::span<const StepRange> steps;  // one per window

@@ -37,7 +37,7 @@ class JoinTest(command.CommandTest):
         shape = ("--gpus", 2, "--slots", 4, "-o", "json")
         for source, more in ((TORCH / "recorder.pt", ()), (TORCH / "choices.pt", ("--experts", 4))):
             self.join(source, *more)
-            direct, joined = (command.run("replay", "--trace", each, *flags, *shape)
+            direct, joined = (command.run("plan", "--load", each, *flags, *shape)
                               for each, flags in ((source, more), (self.directory / "out.jsonl", ())))
             self.assertEqual(direct.stdout, joined.stdout)
             self.assertEqual(direct.returncode, 0, direct.stderr)
