@@ -175,15 +175,13 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options, const v
   absl::StatusOr<ReplayResult> result = Replay(
       windows, topology, options.frame.policy.name, replay,
       [&waiting](int64_t window) { waiting.Reached(window); },
-      page ? ReplayObserver(
-                 [&page](int64_t window, const ReplayRow& row, const Switching& placement) {
-                   return page->Ran(window, row, placement);
-                 })
+      page ? ReplayObserver([&page](const ReplayedWindow& window) { return page->Ran(window); })
            : ReplayObserver());
   if (!result.ok()) return InFile(options.trace, result.status());
   Replayed replayed{topology, *std::move(result), trace.note, ""};
   if (page) {
-    EPLB_ASSIGN_OR_RETURN(replayed.page, HtmlReport(page->Finish(replayed.result)));
+    EPLB_ASSIGN_OR_RETURN(const PageJson documents, page->Finish(replayed.result));
+    EPLB_ASSIGN_OR_RETURN(replayed.page, HtmlReport(documents));
   }
   return replayed;
 }
