@@ -126,7 +126,7 @@ typedef struct eplb_replay_options {
   double min_gain;   /* least decrease of the peak GPU load, 0..1 */
   double token_ns;   /* time of a token on the fullest GPU */
   int64_t expert_bytes;    /* bytes of a move; 0: moves take no time */
-  int64_t steps_of_window; /* steps that each window sums: how long a switch takes */
+  int64_t steps_of_window; /* steps of each window; a decision takes effect some steps later */
   int64_t every;           /* windows between decisions */
   int64_t history;         /* windows that a decision looks at, except for "auto" */
   int32_t num_windows;
@@ -157,8 +157,9 @@ typedef struct eplb_replay_figures {
 EPLB_API int32_t eplb_replay_options_init(eplb_replay_options* options,
                                           size_t struct_size) EPLB_NOEXCEPT;
 /* Decides on recorded windows as the daemon would have, each time on what came before, and applies
- * every decision at once. counts: [num_windows, num_layers, num_experts], oldest first. errors:
- * InvalidArgument naming the option or the window. cost: that of the policy, for each decision. */
+ * decisions as soon as it would. counts: [num_windows, num_layers, num_experts], oldest first.
+ * errors: InvalidArgument naming the option or the window. cost: that of the policy, for each
+ * decision. */
 EPLB_API int32_t eplb_replay(const eplb_replay_options* options, const int64_t* counts,
                              eplb_replay_figures* figures) EPLB_NOEXCEPT;
 

@@ -24,14 +24,13 @@ namespace {
 constexpr double kTokenNs = 176;  // the default of `eplbctl replay --token-ns`
 constexpr double kMaxTokenNs = 1e9;
 constexpr int64_t kHistory = 4;
-constexpr int64_t kSteps = 50;  // the default of report_every
 
 eplb_replay_options DefaultReplayOptions() {
   eplb_replay_options options = {};
   options.struct_size = sizeof(options);
   options.min_gain = ReplayOptions().min_gain;
   options.token_ns = kTokenNs;
-  options.steps_of_window = kSteps;
+  options.steps_of_window = kUsualWindowSteps;
   options.every = 1;
   options.history = kHistory;
   options.num_gpus = 1;

@@ -1,5 +1,7 @@
 #include "client/cli/replay.h"
 
+#include <initializer_list>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -40,8 +42,16 @@ absl::StatusOr<Trace> ReadTrace(const ReplayCommandOptions& options) {
   Trace trace;
   trace.note = NotesOn(options.trace, file);
   EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.trace, file.windows));
+  if (!file.has_steps && file.windows.size() > 1) {
+    trace.note =
+        JoinMessages({trace.note, absl::StrCat("note: ", options.trace,
+                                               " has no step numbers: each window counts as ",
+                                               kUsualWindowSteps, " steps")});
+  }
   for (LoadWindow& window : file.windows) {
-    trace.steps.push_back({window.first_step, window.last_step});
+    const int64_t first = std::ssize(trace.steps) * kUsualWindowSteps;
+    trace.steps.push_back(file.has_steps ? StepRange{window.first_step, window.last_step}
+                                         : StepRange{first, first + kUsualWindowSteps - 1});
     trace.windows.push_back(std::move(window.load));
   }
   return trace;
@@ -61,12 +71,31 @@ absl::StatusOr<v1::JobStatus> AskLike(const ReplayCommandOptions& options) {
   return job;
 }
 
+// Checks the figures that --like takes from the job.
+absl::Status CheckSwitchTime(const v1::JobStatus& job) {
+  if (!job.has_switch_time()) return InvalidInput("job ", job.job(), " has no switching time yet");
+  constexpr auto kMost = static_cast<double>(int64_t{1} << 62);
+  const v1::SwitchTime& time = job.switch_time();
+  for (const auto& [name, value, least, most] :
+       std::initializer_list<std::tuple<const char*, double, double, double>>{
+           {"decide_steps", time.decide_steps(), 0, kMost},
+           {"vote_every", time.vote_every(), 1, kMaxReplayWindows},
+           {"rows_per_chunk", static_cast<double>(time.rows_per_chunk()), 1, kMost},
+           {"seconds_per_byte", time.seconds_per_byte(), 0, kMost}}) {
+    if (value >= least && value <= most) continue;
+    return InvalidInput("job ", job.job(), ": ", name, " is ", value, ", expected ", least, "..",
+                        most);
+  }
+  return absl::OkStatus();
+}
+
 // Returns the usual time of a switch, with the figures of the job and then those of the flags.
 absl::StatusOr<SwitchTime> SwitchTimeOf(const ReplayCommandOptions& options,
                                         const v1::JobStatus& job, const Topology& topology,
                                         const Costs& costs) {
   SwitchTime time = UsualSwitchTime(topology, costs);
-  if (job.has_switch_time()) {
+  if (!options.like.empty()) {
+    EPLB_RETURN_IF_ERROR(CheckSwitchTime(job));
     time.decide_steps = job.switch_time().decide_steps();
     time.vote_every = static_cast<int32_t>(job.switch_time().vote_every());
     time.rows_per_chunk = static_cast<int64_t>(job.switch_time().rows_per_chunk());
@@ -146,15 +175,13 @@ absl::StatusOr<Replayed> ReplayFile(const ReplayCommandOptions& options, const v
   absl::StatusOr<ReplayResult> result = Replay(
       windows, topology, options.frame.policy.name, replay,
       [&waiting](int64_t window) { waiting.Reached(window); },
-      page ? ReplayObserver(
-                 [&page](int64_t window, const ReplayRow& row, const Switching& placement) {
-                   return page->Ran(window, row, placement);
-                 })
+      page ? ReplayObserver([&page](const ReplayedWindow& window) { return page->Ran(window); })
            : ReplayObserver());
   if (!result.ok()) return InFile(options.trace, result.status());
   Replayed replayed{topology, *std::move(result), trace.note, ""};
   if (page) {
-    EPLB_ASSIGN_OR_RETURN(replayed.page, HtmlReport(page->Finish(replayed.result)));
+    EPLB_ASSIGN_OR_RETURN(const PageJson documents, page->Finish(replayed.result));
+    EPLB_ASSIGN_OR_RETURN(replayed.page, HtmlReport(documents));
   }
   return replayed;
 }

@@ -2,9 +2,12 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 
 #include "client/cli/page_documents.h"
 #include "placement/policies/registry.h"
@@ -29,15 +32,19 @@ class ReplayPage {
              ReplayPageOptions options);
 
   // A ReplayObserver. errors: as Evaluate and PlanMigration.
-  absl::Status Ran(int64_t window, const ReplayRow& row, const Switching& placement);
+  absl::Status Ran(const ReplayedWindow& window);
 
-  // Documents for HtmlReport, after the last window. result: of this replay.
-  PageJson Finish(const ReplayResult& result);
+  // Documents for HtmlReport, after the last window. result: of this replay. errors: as
+  // PlanMigration.
+  absl::StatusOr<PageJson> Finish(const ReplayResult& result);
 
  private:
-  absl::Status AddWindow(int64_t t, const ReplayRow& row, const Placement& placement);
-  absl::Status AddPlan(int64_t t, const ReplayRow& row, const Placement& placement);
-  void NoteSettled(int64_t t, const ReplayRow& row);
+  int64_t version() const { return std::ssize(decided_); }
+  void FindVersions(std::span<const ReplayRow> rows);
+  absl::Status AddWindow(const ReplayedWindow& ran);
+  absl::Status AddTraffic(std::span<const ReplayRow> rows, const Placement& reached);
+  PageJson PlanOf(int64_t t, const ReplayRow& row, int64_t version) const;
+  void AddPlans(std::span<const ReplayRow> rows);
   void SetJob(const ReplayResult& result);
 
   const ReplayTrace trace_;
@@ -45,12 +52,11 @@ class ReplayPage {
   const ReplayPageOptions options_;
   const Placement unmoved_;
   PageDocuments documents_;
-  Placement newest_;  // newest placement that was decided on, and its version
-  int64_t version_ = 0;
-  int64_t settled_ = 0;                // newest version that a whole window ran under
-  int64_t settles_at_ = 0;             // first step that runs under `version_` alone
-  std::optional<size_t> unseen_ = {};  // plan whose first whole window has not passed
-  double peaks_without_eplb_ = 0;      // sums over windows
+  Placement left_;                  // the placement that the newest version changed
+  Placement newest_;                // the newest version
+  std::vector<size_t> decided_;     // rows of versions 1, 2, ...
+  std::vector<int64_t> ran_ = {0};  // versions that the newest window ran under, oldest first
+  double peaks_without_eplb_ = 0;   // sums over windows
   double peaks_ = 0;
 };
 

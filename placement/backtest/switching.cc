@@ -110,6 +110,7 @@ absl::StatusOr<MovedRows> Switching::Interrupt(const SwitchTime& time, int64_t s
     dropped.transfers += due.rows.transfers;
     dropped.bytes += due.rows.bytes;
     dropped.seconds += due.rows.seconds;
+    dropped.chunks += due.rows.chunks;
     return true;
   });
   std::vector<LayerPlacement> layers;
@@ -160,6 +161,18 @@ absl::StatusOr<std::vector<Switching::LayerChange>> Switching::ChangesTo(
   return changes;
 }
 
+int64_t Switching::num_chunks_due() const {
+  int64_t chunks = 0;
+  for (const Due& due : due_) {
+    if (due.target == target_ && !due.passed) chunks += due.rows.chunks;
+  }
+  return chunks;
+}
+
+int64_t Switching::begins_at() const {
+  return std::ranges::find(due_, target_, &Due::target)->step;
+}
+
 // A proposal that arrives while another one is outstanding follows it at the next chunk.
 int64_t Switching::FirstBoundary(const SwitchTime& time, int64_t step) const {
   const int64_t held = After(step, time.decide_steps);
@@ -173,6 +186,7 @@ void Switching::Schedule(std::span<const LayerChange> changes, const SwitchTime&
   const int32_t num_gpus = running_.topology().num_gpus();
   Chunk chunk(time, num_gpus);
   num_chunks_ = 0;
+  int64_t begun = 0;
   for (const LayerChange& change : changes) {
     const int32_t copies = copies_[static_cast<size_t>(change.layer)];
     for (int32_t copy = 0; copy < copies; ++copy) {
@@ -193,6 +207,8 @@ void Switching::Schedule(std::span<const LayerChange> changes, const SwitchTime&
                       .part = 1.0 / copies,
                       .target = target_,
                       .rows = change.moved});
+      due_.back().rows.chunks = num_chunks_ + 1 - begun;
+      begun = num_chunks_ + 1;
     }
   }
   if (!changes.empty()) ++num_chunks_;

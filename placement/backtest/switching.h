@@ -23,6 +23,7 @@ struct MovedRows {
   int64_t transfers = 0;
   int64_t bytes = 0;
   double seconds = 0;
+  int64_t chunks = 0;  // chunks that they begin
 };
 
 // A window under the placements that ran: means over its steps.
@@ -54,6 +55,9 @@ class Switching {
   // First step that runs under `target` alone. REQUIRES: !done().
   int64_t done_at() const { return due_.back().step; }
   int64_t num_chunks() const { return num_chunks_; }  // chunks of the newest change
+  int64_t num_chunks_due() const;                     // those that are not in force
+  // First step that runs under a chunk of the newest change. REQUIRES: num_chunks_due() > 0.
+  int64_t begins_at() const;
 
   // A decision at the end of the window before `step` replaces the layers that are in no chunk yet:
   // the chunk in flight stays, and those that are in force before the ranks hold the new proposal.

@@ -9,7 +9,6 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "base/text.h"
 #include "placement/backtest/planner.h"
 #include "placement/figure_mean.h"
 #include "placement/split/batch_split.h"
@@ -77,6 +76,7 @@ class Replayer {
         options_(options),
         start_(Placement::Static(topology)),
         placement_(start_, topology.num_layers()),
+        left_(start_),
         predictions_(options.switch_time == SwitchTime() ? 0 : 1),
         question_{.num_fresh = 1,
                   .costs = options.costs,
@@ -99,11 +99,16 @@ class Replayer {
       return absl::Status(decided.code(), absl::StrCat("window ", t, ": policy ", policy_.name,
                                                        ": ", decided.message()));
     }
-    EPLB_RETURN_IF_ERROR(Run(t, row));
-    return observer ? observer(t, row, placement_) : absl::OkStatus();
+    return Run(t, row, observer);
   }
 
-  std::vector<ReplayRow> rows() && { return std::move(rows_); }
+  std::vector<ReplayRow> Finish() && {
+    if (decided_ && !placement_.done()) {
+      rows_[*decided_].chunks_committed -= placement_.num_chunks_due();
+      rows_[*decided_].switched_step.reset();
+    }
+    return std::move(rows_);
+  }
   const PredictionRecord& predictions() const { return predictions_; }
 
   // Returns the scores of a policy that chooses.
@@ -155,7 +160,7 @@ class Replayer {
         std::span(std::as_const(seen_)).last(static_cast<size_t>(expected.num_windows));
     row.reason = absl::StrCat("steps ", decided_on.front().steps.first, "..",
                               decided_on.back().steps.last, ": ");
-    const Placement& incumbent = placement_.target();
+    const Placement incumbent = placement_.target();  // Adopt changes the target
     if (answer.placement == incumbent) {
       row.rule = RebalanceRule::kNoChange;
       row.reason += "kept, the policy changes nothing";
@@ -206,14 +211,17 @@ class Replayer {
       ReplayRow& before = rows_[*decided_];
       before.transfers -= dropped.transfers;
       before.bytes -= dropped.bytes;
-      before.migration_seconds = Finite(before.migration_seconds - dropped.seconds);
+      before.chunks_committed -= dropped.chunks;
+      if (dropped.chunks > 0) before.switched_step.reset();
+      if (before.chunks_committed == 0) before.begins_step.reset();
+      before.migration_seconds = std::max(0.0, before.migration_seconds - dropped.seconds);
     }
     decided_ = rows_.size() - 1;
-    const Placement left = placement_.target();
-    EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateExpected(input, left));
+    left_ = placement_.target();
+    EPLB_ASSIGN_OR_RETURN(const Evaluation now, EvaluateExpected(input, left_));
     EPLB_ASSIGN_OR_RETURN(const Evaluation then, EvaluateExpected(input, input.candidate));
     EPLB_ASSIGN_OR_RETURN(const MigrationCost migration,
-                          PriceMigration(left, input.candidate, options_.costs));
+                          PriceMigration(left_, input.candidate, options_.costs));
     Change change{
         .target = input.candidate, .expert = options_.costs.expert, .seconds = migration.seconds};
     for (size_t layer = 0; layer < now.max_gpu_load.size(); ++layer) {
@@ -224,10 +232,9 @@ class Replayer {
     row.transfers = migration.transfers;
     row.bytes = migration.bytes;
     row.migration_seconds = migration.seconds;
-    row.chunks = placement_.num_chunks();
+    row.chunks = row.chunks_committed = placement_.num_chunks();
+    if (row.chunks > 0) row.begins_step = placement_.begins_at();
     if (!placement_.done()) row.switched_step = placement_.done_at();
-    absl::StrAppend(&row.reason, ", ", CountText(row.transfers, "transfer"),
-                    row.bytes > 0 ? absl::StrCat(", ", BytesText(row.bytes)) : std::string());
     return absl::OkStatus();
   }
 
@@ -240,15 +247,21 @@ class Replayer {
     return static_cast<int64_t>(std::min(std::ceil(steps), kMaxStepsAhead));
   }
 
-  absl::Status Run(int64_t t, ReplayRow& row) {
+  absl::Status Run(int64_t t, ReplayRow& row, const ReplayObserver& observer) {
     const Load& load = trace_.windows[static_cast<size_t>(t)];
     const StepRange& steps = trace_.steps[static_cast<size_t>(t)];
     const Evaluation without = EvaluateWithoutEplb(load, start_.topology().num_gpus());
     EPLB_ASSIGN_OR_RETURN(const Evaluation still, EvaluateSplit(load, start_, SplitMode::kEqual));
-    EPLB_ASSIGN_OR_RETURN(const SwitchedWindow passed,
-                          placement_.Pass(steps.first, steps.count(), [&](const Placement& ran) {
-                            return EvaluateSplit(load, ran, options_.split);
-                          }));
+    const auto pass = [&](Switching& placement, SplitMode split) {
+      return placement.Pass(steps.first, steps.count(),
+                            [&](const Placement& ran) { return EvaluateSplit(load, ran, split); });
+    };
+    SwitchedWindow equal;
+    if (observer && options_.split != SplitMode::kEqual) {
+      Switching same = placement_;
+      EPLB_ASSIGN_OR_RETURN(equal, pass(same, SplitMode::kEqual));
+    }
+    EPLB_ASSIGN_OR_RETURN(const SwitchedWindow passed, pass(placement_, options_.split));
     const Evaluation& now = passed.seen;
     row.balancedness_without_eplb = without.mean_balancedness;
     row.balancedness_static = still.mean_balancedness;
@@ -262,7 +275,12 @@ class Replayer {
     row.saved_seconds = Finite((without.peak_load - now.peak_load) * token_seconds);
     row.replica_seconds = Finite(ReplicaSecondsPerStep(placement_.running(), options_.costs) *
                                  static_cast<double>(steps.count()));
-    return predictions_.Observe({.load = load, .split = options_.split});
+    EPLB_RETURN_IF_ERROR(predictions_.Observe({.load = load, .split = options_.split}));
+    if (!observer) return absl::OkStatus();
+    return observer({.rows = rows_,
+                     .equal = options_.split == SplitMode::kEqual ? now : equal.seen,
+                     .left = left_,
+                     .target = placement_.target()});
   }
 
   const ReplayTrace& trace_;
@@ -270,6 +288,7 @@ class Replayer {
   const ReplayOptions& options_;
   const Placement start_;
   Switching placement_;
+  Placement left_;  // the placement that the newest decision changed
   PredictionRecord predictions_;
   std::optional<double> measured_;  // balancedness of the newest window that passed
   std::vector<Seen> seen_;          // windows with tokens that passed
@@ -327,7 +346,7 @@ absl::StatusOr<ReplayResult> Replay(const ReplayTrace& trace, const Topology& to
   result.candidates = replayer.Scores();
   result.summary.predictions = replayer.predictions().num_judged();
   result.summary.predictions_held = replayer.predictions().num_held();
-  result.rows = std::move(replayer).rows();
+  result.rows = std::move(replayer).Finish();
   for (const ReplayRow& row : result.rows) {
     EPLB_RETURN_IF_ERROR(AddTo(result.summary, row));
     without_eplb.Add(row.balancedness_without_eplb);

@@ -53,6 +53,9 @@ struct StepRange {
   int64_t count() const { return last - first + 1; }
 };
 
+// Steps of a window where nothing says them.
+inline constexpr int64_t kUsualWindowSteps = 50;
+
 struct ReplayTrace {
   std::span<const Load> windows;     // oldest first, of one shape
   std::span<const StepRange> steps;  // one per window
@@ -83,7 +86,9 @@ struct ReplayRow {
   int64_t bytes = 0;
   double migration_seconds = 0;
   int64_t chunks = 0;                    // chunks that the decision was cut into
-  std::optional<int64_t> switched_step;  // first step under all of them, unless one is replaced
+  int64_t chunks_committed = 0;          // those that were switched by the end of the trace
+  std::optional<int64_t> begins_step;    // first step under one of them
+  std::optional<int64_t> switched_step;  // first step under all of them
   double without_eplb_seconds = 0;       // seconds of the fullest GPUs without EPLB
   double static_seconds = 0;             // seconds of the fullest GPUs under the starting layout
   double saved_seconds = 0;    // part of without_eplb_seconds that the current placement saves
@@ -115,10 +120,16 @@ struct ReplayResult {
 
 // Called before window `window`; may be empty.
 using ReplayProgress = std::function<void(int64_t window)>;
-// Called after each window with its row and the placement as its last step ran; may be empty. An
-// error ends the replay.
-using ReplayObserver =
-    std::function<absl::Status(int64_t window, const ReplayRow& row, const Switching& placement)>;
+// A window that passed.
+struct ReplayedWindow {
+  std::span<const ReplayRow> rows;  // up to this window's
+  const Evaluation& equal;          // figures of the placements that ran, in equal shares
+  // The placement that the newest decision changed: earlier decisions, as far as they are switched.
+  const Placement& left;
+  const Placement& target;  // the one that it leads to
+};
+// Called after each window; may be empty. An error ends the replay.
+using ReplayObserver = std::function<absl::Status(const ReplayedWindow& window)>;
 
 // A policy that chooses (PolicyTraits) decides by the back-test of all windows before the decision:
 // history and decay are its own, and `every` is the time between two opportunities to decide.

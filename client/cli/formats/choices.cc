@@ -104,7 +104,7 @@ absl::Status AddFile(const std::string& path, int64_t file, int64_t num_experts,
 absl::StatusOr<LoadFile> LoadOfTrace(const Trace& trace, int64_t num_experts) {
   std::map<TracedLayer, Eigen::Index> rows;
   for (const auto& [place, cell] : trace) rows[place.second] = 0;
-  LoadFile file;
+  LoadFile file{.windows = {}, .has_steps = true};
   bool is_decoder = true;
   for (auto& [layer, row] : rows) {
     const auto& [block, head, number] = layer;

@@ -116,7 +116,7 @@ absl::StatusOr<LoadFile> FileFromDocument(const JsonValue& value, Peers peers) {
   if (peers == Peers::kRead && IsSglangLoad(value)) return SglangLoad(value);
   if (value.is_array()) return LoadFileOf(StepsFromJson(value, ""), TableKind::kArray);
   EPLB_ASSIGN_OR_RETURN(LoadWindow window, WindowFromDocument(value));
-  LoadFile file;
+  LoadFile file{.windows = {}, .has_steps = IsWindow(value)};
   file.windows.push_back(std::move(window));
   return file;
 }
@@ -129,7 +129,11 @@ absl::StatusOr<LoadFile> ParseJson(const std::string& path, std::string_view tex
     if (first.ok() && peers == Peers::kRead && IsVllmRecord(*first)) {
       return ParseVllmLoad(path, text);
     }
-    if (first.ok() && first->is_object()) return LoadFileOf(WindowsFromLines(path, lines));
+    if (first.ok() && first->is_object()) {
+      EPLB_ASSIGN_OR_RETURN(LoadFile file, LoadFileOf(WindowsFromLines(path, lines)));
+      file.has_steps = true;
+      return file;
+    }
   }
   EPLB_ASSIGN_OR_RETURN(const JsonValue value, InFile(path, wire::ParseJson(text)));
   if (peers == Peers::kRead && IsVllmRecord(value)) return ParseVllmLoad(path, text);

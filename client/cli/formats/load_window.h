@@ -31,6 +31,7 @@ struct LoadFile {
   std::vector<LoadWindow> windows;      // at least one, oldest first, all of one shape
   std::vector<std::string> notes = {};  // losses and doubts, a sentence each
   bool counts_model_layers = false;     // rows for the dense layers too, as sglang writes
+  bool has_steps = false;               // step numbers of windows are the file's
   std::vector<int32_t> layers = {};     // the model's number of each row; empty: not known
   TableKind table = TableKind::kNamed;
 };

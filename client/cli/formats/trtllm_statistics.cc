@@ -129,7 +129,7 @@ absl::Status AddRank(std::string_view bytes, bool is_first, int64_t num_experts,
 absl::StatusOr<LoadFile> CountsOf(const Cells& cells, int64_t num_experts) {
   std::map<int64_t, LayerNumbers> layers;  // layers of each iteration
   for (const auto& [key, counts] : cells) layers[key.first].push_back(key.second);
-  LoadFile file{.windows = {}, .layers = layers.begin()->second};
+  LoadFile file{.windows = {}, .has_steps = true, .layers = layers.begin()->second};
   auto cell = cells.begin();
   for (const auto& [iteration, numbers] : layers) {
     if (numbers != file.layers) {

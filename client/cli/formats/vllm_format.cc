@@ -296,7 +296,7 @@ absl::StatusOr<std::string> WriteVllmPlacement(const Placement& placement,
 absl::StatusOr<LoadFile> ParseVllmLoad(const std::string& path, std::string_view bytes) {
   EPLB_ASSIGN_OR_RETURN(Records records, ReadRecords(path, bytes));
   if (records.windows.empty()) return Missing(path, kStats, records);
-  LoadFile file;
+  LoadFile file{.windows = std::move(records.windows), .has_steps = true};
   if (records.meta.has_value() && IsRescaled(*records.meta, *records.first_map)) {
     file.notes.push_back(absl::StrCat(kLoadMeta, " has ", kRanks, " ",
                                       *records.meta->frame.num_gpus, ", the first record has ",
@@ -304,7 +304,6 @@ absl::StatusOr<LoadFile> ParseVllmLoad(const std::string& path, std::string_view
   } else if (records.meta.has_value()) {
     EPLB_RETURN_IF_ERROR(InFile(path, CheckMeta(*records.meta, *records.first_map)));
   }
-  file.windows = std::move(records.windows);
   if (!records.skipped.empty()) file.notes.push_back(SkippedText(records));
   return file;
 }

@@ -1,3 +1,4 @@
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <string>
@@ -12,6 +13,8 @@
 
 namespace eplb::cli {
 namespace {
+
+using ::testing::HasSubstr;
 
 // Windows of ten steps in which two experts of one GPU have most tokens.
 std::string Trace() {
@@ -45,6 +48,15 @@ TEST(ReplayLikeTest, TheTimeOfASwitchIsThatOfTheJobUnlessAFlagGivesIt) {
   EXPECT_EQ(switched_step(), 13);
   options.like = "";
   EXPECT_EQ(switched_step(), 11);
+  options.like = kJob;
+  job.mutable_switch_time()->set_rows_per_chunk(0);
+  const Output wrong = RunReplay(options, kPlain);
+  EXPECT_EQ(wrong.exit_code, kUsage);
+  EXPECT_THAT(wrong.message, HasSubstr(absl::StrCat("job ", kJob, ": rows_per_chunk is 0")));
+  job.clear_switch_time();  // the daemon began anew
+  const Output none = RunReplay(options, kPlain);
+  EXPECT_EQ(none.exit_code, kUsage);
+  EXPECT_THAT(none.message, HasSubstr(absl::StrCat("job ", kJob, " has no switching time yet")));
   options.like = "other";
   EXPECT_EQ(RunReplay(options, kPlain).exit_code, kNotFound);
 }

@@ -204,6 +204,13 @@ class ReplayTest(command.CommandTest):
         self.assertEqual(result.returncode, 0)
         self.assertRegex(result.stderr, "^eplbctl: note: .*one.json has 1 window, .*nothing was decided\n$")
 
+    def test_windows_without_step_numbers_count_as_50_steps(self):
+        loads = [[[9, 9, 1, 1]]] * 3
+        result = command.run("replay", self.write("steps.json", json.dumps(loads)), "--gpus", 2, *BALANCED, "-o", "json")
+        self.assertRegex(result.stderr, "^eplbctl: note: .*steps.json has no step numbers: each window counts as 50 steps\n$")
+        rows = json.loads(result.stdout)["windows"]
+        self.assertEqual(rows, self.replay(self.write("trace.jsonl", lines(loads, 50)), "--gpus", 2)["windows"])
+
     def test_the_table_explains_every_flat_stretch(self):
         trace = self.write("trace.jsonl", "".join(self.recorded(100)))
         arguments = ["--trace", trace, "--gpus", 8, "--slots", 64, "--expert-bytes", 44040192, *BALANCED]

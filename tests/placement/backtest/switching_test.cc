@@ -93,6 +93,7 @@ TEST(SwitchingTest, ANewerDecisionReplacesWhatIsInNoChunkYet) {
   EXPECT_EQ(none.transfers, 2) << "layer 0";
   EXPECT_EQ(none.bytes, 2);
   EXPECT_EQ(none.seconds, 4);
+  EXPECT_EQ(none.chunks, 1);
   EXPECT_EQ(placement.target(), Layers({false, true}));
   ASSERT_TRUE(placement.Begin(ChangeTo(Layers({true, false})), time, 1).ok());
   EXPECT_EQ(placement.done_at(), 6) << "layer 1 is back at step 2";
@@ -115,10 +116,12 @@ TEST(SwitchingTest, ALayerStandsForSeveralOfTheModel) {
   const SwitchTime time{.layers_per_chunk = 1};
   ASSERT_TRUE(placement.Begin(ChangeTo(Layers({true, true})), time, 0).ok());
   EXPECT_EQ(placement.num_chunks(), 8);
+  EXPECT_EQ(placement.begins_at(), 0);
   const SwitchedWindow window = placement.Pass(0, 4, Figures).value();
   EXPECT_DOUBLE_EQ(*window.seen.balancedness[1], 0.375 * kUneven + 0.625 * kEven);
   EXPECT_EQ(window.seen.balancedness[0], kUneven);
   EXPECT_EQ(window.seconds, 4) << "half of the layers";
+  EXPECT_EQ(placement.num_chunks_due(), 4);
   EXPECT_DOUBLE_EQ(*Seen(placement, 4, 4)[0], 0.375 * kUneven + 0.625 * kEven);
   ASSERT_TRUE(placement.Begin(ChangeTo(Layers({false, true})), time, 8).ok());
   EXPECT_EQ(Seen(placement, 8, 1)[0], 0.25 * kUneven + 0.75 * kEven);
