@@ -20,7 +20,7 @@ class VoteCadence {
   VoteCadence(int32_t vote_every, int64_t first_step)
       : vote_every_(vote_every), next_(first_step), expects_until_(first_step + kStartSteps) {}
 
-  // Whether rows are staged ahead from now on, as all ranks agreed.
+  // Sets whether rows are staged ahead from now on, as all ranks agreed.
   void SetAhead(bool ahead) {
     ahead_ = ahead;
     if (ahead) next_ = -1;

@@ -12,7 +12,7 @@ namespace eplb {
 namespace {
 
 constexpr double kMostSteps = 1e15;
-constexpr double kMostParts = 64;  // of a layer
+constexpr double kMostParts = 64;  // parts of a layer
 
 int64_t After(int64_t step, double steps) {
   return step + static_cast<int64_t>(std::ceil(std::min(steps, kMostSteps)));

@@ -43,7 +43,7 @@ int32_t LeastSteps(const Job& job, int32_t current) {
   const double least = step_seconds > 0 ? std::ceil(seconds / step_seconds) : 1;
   int32_t steps = kLeastWindowSteps;
   while (steps < least && steps < kMaxReportEvery) steps *= 2;
-  return steps < current && kClearly * least > current / 2 ? current : steps;
+  return steps < current && 2 * kClearly * least > current ? current : steps;
 }
 
 }  // namespace
