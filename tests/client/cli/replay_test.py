@@ -125,9 +125,9 @@ class ReplayTest(command.CommandTest):
         usual = self.replay(trace, *shape)
         self.assertEqual(usual, self.replay(trace, *shape, "--vote-every", 8, "--staging", 4, "--max-pause", "200ms"))
         first = usual["windows"][4]
-        self.assertEqual((first["rebalanced"], first["chunks"], first["switched_step"]), (True, 2, 25), "a vote before step 24")
+        self.assertEqual((first["rebalanced"], first["chunks"], first["switched_step"]), (True, 2, 22), "each of the first steps votes")
         slow = self.replay(trace, *shape, "--staging", 1)
-        self.assertEqual((slow["windows"][4]["chunks"], slow["windows"][4]["switched_step"]), (8, 31))
+        self.assertEqual((slow["windows"][4]["chunks"], slow["windows"][4]["switched_step"]), (8, 28))
         fast = self.replay(trace, *shape, "--vote-every", 1)
         self.assertEqual(fast["windows"][4]["switched_step"], 22)
         means = [replayed["summary"]["balancedness_mean"] for replayed in (slow, usual, fast)]
@@ -217,12 +217,12 @@ class ReplayTest(command.CommandTest):
         rows = json.loads(command.run("replay", *arguments, "-o", "json").stdout)["windows"]
         self.assertEqual(rows[0]["decided_by"], "nothing_due")
         rules = {row["decided_by"] for row in rows[1:]}
-        self.assertLessEqual(rules, {"no_change", "min_gain", "backtest", "cost", "pays", "return"})
+        self.assertLessEqual(rules, {"no_change", "min_gain", "backtest", "cost", "pays", "return", "nothing_due"})
         self.assertIn("pays", rules)
         why = command.run("replay", *arguments, environment={"COLUMNS": "200"}).stdout.split("\nWhy\n")[1]
         longest = max((len(run), run) for run in self.stretches(rows))[1]
         self.assertIn(f"windows {longest[0]}..{longest[-1]}, the last: {rows[longest[-1]]['reason'][:60]}", why)
-        self.assertIn("see: eplbctl help costs", why)
+        self.assertIn("see: eplbctl help costs", " ".join(why.split()))
         still = command.run("replay", "--trace", trace, "--gpus", 8, "--slots", 64, *BALANCED, "--min-gain", 1,
                             environment={"COLUMNS": "200"}).stdout
         self.assertIn("\nRebalances\nnone\n\nWhy\nwindows 1..99, the last: steps ", still)
