@@ -23,7 +23,7 @@ std::string Trace() {
     absl::StrAppend(&lines, R"({"first_step":)", first, R"(,"last_step":)", first + 9,
                     R"(,"load":[[9,9,1,1]]})", "\n");
   }
-  const std::string path = ::testing::TempDir() + "/replay_like.jsonl";
+  std::string path = ::testing::TempDir() + "/replay_like.jsonl";
   EXPECT_TRUE(WriteFileAtomically(path, lines).ok());
   return path;
 }
