@@ -76,7 +76,7 @@ class StrikingControl final : public ForwardingControl {
 
   absl::StatusOr<std::vector<int64_t>> AllReduceMin(std::span<const int64_t> values,
                                                     absl::Duration timeout) override {
-    constexpr size_t kFirstVote = 6;
+    constexpr size_t kFirstVote = 7;
     const bool first = values.size() == kFirstVote;
     const bool ready = values[0] > 0;
     if (first && ready) striker_.At(Point::kBeforeVote, num_posts_ + 1);
