@@ -292,9 +292,12 @@ class ReplayPageTest(FilePageTest):
         self.assertEqual(self.transfers(), moved[0]["transfers"])
         predicted = [one for one in moved if one["balancedness_predicted"] is not None]
         self.assertGreater(len(predicted), 1)
+        begins = [json.loads(line)["first_step"] for line in TRACE.read_text().splitlines()]
+        seen = {one["window"]: next(row["balancedness"] for row in replayed["windows"][one["window"]:]
+                                    if begins[row["window"]] >= one["switched_step"]) for one in predicted}
         self.assertEqual([(row["plan"], row["seen"]) for row in self.browser.table("account")],
-                         [(str(one["window"]), figure(one["balancedness"])) for one in predicted])
-        judged = [abs(one["balancedness"] - one["balancedness_predicted"]) <= one["prediction_error"]
+                         [(str(one["window"]), figure(seen[one["window"]])) for one in predicted])
+        judged = [abs(seen[one["window"]] - one["balancedness_predicted"]) <= one["prediction_error"]
                   for one in predicted if one["prediction_error"] is not None]
         self.assertEqual(account["predictions that held"], f"{sum(judged)} of {len(judged)}")
         self.assertEqual(self.browser.value("document.getElementById('ranks')"), None, "a trace has no ranks")
