@@ -1,6 +1,7 @@
 #include "server/core/decisions/prices.h"
 
 #include <algorithm>
+#include <cmath>
 #include <deque>
 #include <optional>
 #include <tuple>

@@ -12,8 +12,8 @@ namespace {
 
 // For a load with noise n and change d of a window (variances), the mean of two windows is off by
 // 1.5 n + 1.25 d and the second window by 2 n + d. Doubling the length multiplies d / n by 4.
-constexpr double kLengthenBelow = 0.9;   // d / n < 0.8
-constexpr double kShortenAbove = 1.125;  // d / n > 8
+constexpr double kLengthenBelow = 0.9;   // d / n < 0.86
+constexpr double kShortenAbove = 1.125;  // d / n > 6
 constexpr double kMemory = 0.5;          // weight of an error at the next window
 constexpr double kClearly = 1.25;        // margin of shorter windows
 
