@@ -99,10 +99,8 @@ SwitchTime SwitchTimeOf(const Job& job) {
   const double step_seconds = SecondsPerStep(job.current->rate);
   const double decide_steps =
       step_seconds > 0 ? (job.decisions.solve_seconds + kMessageSeconds) / step_seconds : 1;
-  const int32_t chunk_steps =
-      step_seconds > 0
-          ? static_cast<int32_t>(std::clamp(std::ceil(kMessageSeconds / step_seconds), 1.0, 1e6))
-          : 1;
+  const double message_steps = step_seconds > 0 ? std::ceil(kMessageSeconds / step_seconds) : 1;
+  const auto chunk_steps = static_cast<int32_t>(std::clamp(message_steps, 1.0, 1e6));
   return {.decide_steps = std::max(1.0, decide_steps),
           .vote_every = std::max(1, job.current->vote_every),
           .chunk_steps = chunk_steps,
