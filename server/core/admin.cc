@@ -160,7 +160,7 @@ absl::Status Do(Deed& deed, const Pause&) {
                      : job.orders.pause_reason;
   Write(deed);
   Audit(deed);
-  if (job.phase == Phase::kSolving) {
+  if (job.solving.id != 0) {
     AbandonSolve(deed.context, job, "kept, the job was paused while the policy computed", false);
   }
   return absl::OkStatus();
@@ -220,25 +220,6 @@ absl::Status CheckRollback(const Job& job, int64_t version, const Rollback& roll
   return absl::OkStatus();
 }
 
-absl::StatusOr<std::vector<Chunk>> ChunksTo(const State& state, const Job& job,
-                                            const Placement& target, v1::Plan& plan) {
-  const Placement& incumbent = *job.last_known->placement;
-  const Costs costs = CostsOf(state, job);
-  const BoundaryLimits limits = LimitsOf(job);
-  EPLB_ASSIGN_OR_RETURN(std::vector<LayerMove> moves, MovesOf(incumbent, target, costs));
-  EPLB_ASSIGN_OR_RETURN(moves, SplitToFit(incumbent, std::move(moves), costs, limits));
-  const int64_t rows = LeastStagingRows(*job.current);
-  for (const LayerMove& move : moves) {
-    plan.set_transfers(plan.transfers() + static_cast<uint64_t>(move.transfers));
-    if (move.staging_rows <= rows) continue;
-    return FailedPrecondition("layer ", move.next.layer.value, " needs ", move.staging_rows,
-                              " rows of staging on one GPU, the ranks have ", rows);
-  }
-  std::vector<Chunk> chunks = CutIntoBoundaries(moves, limits);
-  EPLB_RETURN_IF_ERROR(Complete(incumbent, chunks.front()));
-  return chunks;
-}
-
 // How even both placements are on the newest window, should there be one.
 void MeasureRollback(const Job& job, const Placement& target, v1::Plan& plan) {
   if (job.windows.complete.empty()) return;
@@ -267,11 +248,13 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   plan.set_policy(wire::kRollbackPolicy);
   plan.set_result(v1::PLAN_RESULT_PROPOSED);
   plan.set_split(wire::SplitName(SplitMode::kEqual));
-  std::vector<Chunk> chunks;
+  Cut cut;
   {
     const ReadersIn readers(deed.context.lock);
     EPLB_RETURN_IF_ERROR(CheckRollback(job, version, rollback));
-    EPLB_ASSIGN_OR_RETURN(chunks, ChunksTo(deed.context.state, job, *rollback.placement, plan));
+    EPLB_ASSIGN_OR_RETURN(
+        cut, CutAll(*job.last_known->placement, *rollback.placement, {},
+                    CostsOf(deed.context.state, job), LimitsOf(job), LeastStagingRows(*job.current)));
     MeasureRollback(job, *rollback.placement, plan);
   }
   deed.before = absl::StrCat("version ", job.last_known->version, ", ", PauseText(job));
@@ -280,14 +263,15 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   job.orders.pause_reason = absl::StrCat(kForRollback, version, deed.By());
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
   deed.outcome = absl::StrCat("the placement of version ", version, " is proposed in ",
-                              CountText(static_cast<int64_t>(chunks.size()), "chunk"), " with ",
-                              CountText(static_cast<int64_t>(plan.transfers()), "transfer"),
+                              CountText(static_cast<int64_t>(cut.chunks.size()), "chunk"), " with ",
+                              CountText(cut.transfers, "transfer"),
                               "; paused until resume");
   plan.set_reason(deed.outcome);
-  plan.set_num_chunks(static_cast<uint32_t>(chunks.size()));
+  plan.set_transfers(static_cast<uint64_t>(cut.transfers));
+  plan.set_num_chunks(static_cast<uint32_t>(cut.chunks.size()));
   plan.set_asked_by(deed.change.actor);
   ProposeChunks(deed.context, job,
-                {.chunks = std::move(chunks),
+                {.chunks = std::move(cut.chunks),
                  .plan = std::move(plan),
                  .despite_pause = true,
                  .done = UseUp(deed)});

@@ -356,6 +356,7 @@ void DropUnsent(DecisionContext& context, Job& job, const absl::Status& status) 
   job.store.stamp.reset();
   job.memory.tell = Tell::kAll;  // those that it was sent to behind the write did not get it
   if (!job.proposal || job.proposal->decision_count + 1 != context.state.decision_count) return;
+  StopSolve(context, job);
   job.proposal.reset();
   job.chunks = {};
   SettlePlan(context, job, absl::StrCat("it cannot be stored: ", status.ToString()));
@@ -451,7 +452,7 @@ void On(DecisionContext& context, const DrainRequested& event) {
     SendOn(context, session, drain);
   }
   for (auto& [name, job] : context.state.jobs) {
-    if (job.phase == Phase::kSolving) AbandonSolve(context, job, "kept, the daemon drains", false);
+    if (job.solving.id != 0) AbandonSolve(context, job, "kept, the daemon drains", false);
     if (job.phase == Phase::kPreparing) StartCancel(context, job, "the daemon drains", false);
     job.chunks = {};
   }

@@ -83,11 +83,20 @@ v1::Plan PlanOf(const Job& job, v1::PlanResult result, const std::string& reason
   return plan;
 }
 
-// IDLE, with the decision on record.
+// A job that waited for the solver alone is IDLE.
+void LeaveSolve(DecisionContext& context, Job& job) {
+  if (job.phase == Phase::kSolving) {
+    SetPhase(context, job, Phase::kIdle);
+  } else {
+    StopSolve(context, job);
+  }
+}
+
+// Leaves the solve, with the decision on record.
 void EndSolve(DecisionContext& context, Job& job, const char* event, v1::Plan plan) {
   Remember(job);
   const std::string reason = plan.reason();
-  SetPhase(context, job, Phase::kIdle);
+  LeaveSolve(context, job);
   RecordEvent(context, job, event, job.last_known->version, reason);
   AddPlan(context, job, std::move(plan));
 }
@@ -151,10 +160,21 @@ PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Requ
   return question;
 }
 
+// Returns the placement that a decision starts from: the current one, or the one that the chunks in
+// flight and to come lead to.
+absl::StatusOr<std::shared_ptr<const Placement>> IncumbentOf(const DecisionContext& context,
+                                                             const Job& job) {
+  if (!job.proposal) return job.last_known->placement;
+  const ReadersIn readers(context.lock);
+  EPLB_ASSIGN_OR_RETURN(Placement target, AfterAll(*job.proposal->after, job.chunks.rest));
+  return std::make_shared<const Placement>(std::move(target));
+}
+
 // Returns the job as a decision for `request` sees it.
-DecisionQuestion QuestionOf(const State& state, const Job& job, const Request& request) {
+DecisionQuestion QuestionOf(const State& state, const Job& job,
+                            std::shared_ptr<const Placement> incumbent, const Request& request) {
   return {.planner = PlannerQuestionOf(state, job, request),
-          .incumbent = job.last_known->placement,
+          .incumbent = std::move(incumbent),
           .windows = job.windows.complete,
           .last_step = job.solving.last_step,
           .settings = job.settings,
@@ -179,12 +199,14 @@ void TakeAnswer(const Solved& solved, Job& job) {
   job.solving.balancedness = solved.answer->measured_balancedness;
 }
 
-void StartSolve(DecisionContext& context, Job& job, const Window& estimate,
-                const Request& request) {
+absl::Status StartSolve(DecisionContext& context, Job& job, const Window& estimate,
+                        const Request& request) {
+  EPLB_ASSIGN_OR_RETURN(std::shared_ptr<const Placement> incumbent, IncumbentOf(context, job));
   RefreshSpeeds(context, job, *estimate.load);
   const std::string& policy_name = job.settings.policy.name;
   job.solving = {
       .id = ++context.state.last_solve_id,
+      .since = context.now,
       .force = request.force,
       .preview = request.preview,
       .asked_by = request.actor,
@@ -193,13 +215,14 @@ void StartSolve(DecisionContext& context, Job& job, const Window& estimate,
       .last_step = estimate.last_step,
       .balancedness = MeasuredOver(job.windows.complete, estimate.first_step, estimate.last_step,
                                    job.current->split, job.windows.speeds.get())};
-  job.solving.question =
-      std::make_shared<const DecisionQuestion>(QuestionOf(context.state, job, request));
-  SetPhase(context, job, Phase::kSolving);
+  job.solving.question = std::make_shared<const DecisionQuestion>(
+      QuestionOf(context.state, job, std::move(incumbent), request));
+  if (job.phase == Phase::kIdle) SetPhase(context, job, Phase::kSolving);
   context.decision.effects.emplace_back(
       Solve{.job = job.name, .solve_id = job.solving.id, .question = job.solving.question});
   context.decision.reason = absl::StrCat("steps ", estimate.first_step, "..", estimate.last_step,
                                          ": asking policy ", policy_name);
+  return absl::OkStatus();
 }
 
 // Returns a note for an observed job without prices, with the keys to set; empty with prices.
@@ -254,13 +277,74 @@ bool BacksOff(DecisionContext& context, Job& job, int64_t step) {
 void AskAgain(DecisionContext& context, Job& job) {
   const Request request{
       .force = job.solving.force, .preview = job.solving.preview, .actor = job.solving.asked_by};
-  SetPhase(context, job, Phase::kIdle);
+  LeaveSolve(context, job);
   absl::Status asked = MayDecide(context.state, job);
   if (asked.ok()) asked = SolveNow(context, job, request);
   if (asked.ok()) return;
   RecordEvent(context, job, "kept", job.last_known->version,
               absl::StrCat("kept, the settings changed while the policy computed; ",
                            std::string(asked.message())));
+}
+
+// Returns true while chunks are still to be proposed that a newer decision may replace.
+bool MayReplaceRest(const Job& job) {
+  const bool in_flight = job.phase == Phase::kPreparing || job.phase == Phase::kVoting;
+  return in_flight && job.solving.id == 0 && !job.chunks.rest.empty() && !job.chunks.despite_pause;
+}
+
+// Records the plan and takes its chunks, none of which is proposed yet.
+void TakeChunks(DecisionContext& context, Job& job, Bundle& bundle) {
+  StopSolve(context, job);
+  job.chunks = {.rest = {std::make_move_iterator(bundle.chunks.begin()),
+                         std::make_move_iterator(bundle.chunks.end())},
+                .total = static_cast<int32_t>(bundle.chunks.size()),
+                .falls = std::move(bundle.falls),
+                .reason = bundle.plan.reason(),
+                .decided_first_step = static_cast<int64_t>(bundle.plan.decided_first_step()),
+                .decided_last_step = static_cast<int64_t>(bundle.plan.decided_last_step()),
+                .policy = bundle.plan.policy(),
+                .asked_by = bundle.plan.asked_by(),
+                .despite_pause = bundle.despite_pause};
+  AddPlan(context, job, std::move(bundle.plan));
+  Remember(job);
+  job.chunks.decision = static_cast<int64_t>(job.plans.back().plan());
+}
+
+// Lets the decision's chunks replace those that are still to be proposed: they begin where the
+// chunk in flight ends. Layers that were to change anyway are worth what both decisions gain.
+void ReplaceRest(DecisionContext& context, Job& job, Bundle bundle, const Placement& target) {
+  const std::deque<Chunk>& rest = job.chunks.rest;
+  std::vector<double>& falls = bundle.falls;
+  for (const Chunk& chunk : rest) {
+    for (const LayerPlacement& layer : chunk.layers) {
+      const auto index = static_cast<size_t>(layer.layer.value);
+      if (index < job.chunks.falls.size()) falls[index] += job.chunks.falls[index];
+    }
+  }
+  absl::StatusOr<Cut> cut;
+  {
+    const ReadersIn readers(context.lock);
+    cut = CutAll(*job.proposal->after, target, falls, CostsOf(context.state, job), LimitsOf(job),
+                 LeastStagingRows(*job.current));
+  }
+  v1::Plan& plan = bundle.plan;
+  if (!rest.empty()) {
+    absl::StrAppend(plan.mutable_reason(), "; ", cut.ok() ? "replaces " : "would replace ",
+                    CountText(std::ssize(rest), "chunk"), " of decision ", job.chunks.decision);
+  }
+  if (!cut.ok() || cut->chunks.empty()) {
+    if (cut.ok()) job.chunks = {};
+    plan.set_result(v1::PLAN_RESULT_KEPT);
+    plan.set_num_chunks(0);
+    absl::StrAppend(plan.mutable_reason(), "; kept, ",
+                    cut.ok() ? "nothing else is to be moved" : cut.status().ToString());
+    EndSolve(context, job, "kept", std::move(plan));
+    return;
+  }
+  bundle.chunks = std::move(cut->chunks);
+  plan.set_num_chunks(static_cast<uint32_t>(bundle.chunks.size()));
+  plan.set_transfers(static_cast<uint64_t>(cut->transfers));
+  TakeChunks(context, job, bundle);
 }
 
 }  // namespace
@@ -283,7 +367,7 @@ absl::Status MayDecide(const State& state, const Job& job) {
     return FailedPrecondition("job ", job.name, " ", why);
   };
   if (state.draining) return no("is served by a daemon that drains");
-  if (job.phase != Phase::kIdle) return no(StateText(job));
+  if (job.phase != Phase::kIdle && !MayReplaceRest(job)) return no(StateText(job));
   if (job.orders.paused) {
     const bool says_so = job.orders.pause_reason.starts_with("paused");
     return no(absl::StrCat(says_so ? "is " : "is paused: ", job.orders.pause_reason));
@@ -307,8 +391,7 @@ absl::Status MayDecide(const State& state, const Job& job) {
 
 absl::Status SolveNow(DecisionContext& context, Job& job, const Request& request) {
   EPLB_ASSIGN_OR_RETURN(const Window estimate, EstimateSince(context, job, -1));
-  StartSolve(context, job, estimate, request);
-  return absl::OkStatus();
+  return StartSolve(context, job, estimate, request);
 }
 
 void MaybeSolve(DecisionContext& context, Job& job) {
@@ -321,20 +404,19 @@ void MaybeSolve(DecisionContext& context, Job& job) {
     if (BacksOff(context, job, step)) return;
   }
   const absl::StatusOr<Window> estimate = EstimateSince(context, job, after_step);
-  if (!estimate.ok()) {
-    Remember(job);
-    RecordEvent(context, job, "kept", job.last_known->version,
-                absl::StrCat("step ", step, ": kept, ", estimate.status().ToString()));
-    return;
-  }
-  StartSolve(context, job, *estimate, {});
+  absl::Status asked = estimate.status();
+  if (asked.ok()) asked = StartSolve(context, job, *estimate, {});
+  if (asked.ok()) return;
+  Remember(job);
+  RecordEvent(context, job, "kept", job.last_known->version,
+              absl::StrCat("step ", step, ": kept, ", asked.ToString()));
 }
 
 void HandleSolved(DecisionContext& context, const Solved& solved) {
   const auto found = context.state.jobs.find(solved.job);
   if (found == context.state.jobs.end()) return;
   Job& job = found->second;
-  if (job.phase != Phase::kSolving || solved.solve_id != job.solving.id) return;
+  if (job.solving.id == 0 || solved.solve_id != job.solving.id) return;
   job.solving.id = 0;  // it is answered
   if (!(job.solving.question->settings == job.settings)) return AskAgain(context, job);
   job.solving.began_at = solved.began_at;
@@ -343,7 +425,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   const PlannerState* const planner =
       Chooses(job) && solved.planned.ok() ? (*solved.planned)->state.get() : nullptr;
   if (solved.planned.ok() && solved.answer == nullptr) {
-    SetPhase(context, job, Phase::kIdle);
+    LeaveSolve(context, job);
     context.decision.reason =
         absl::StrCat("no decision is due; ", BacktestText((*solved.planned)->state->backtest));
     return;
@@ -351,7 +433,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   // The back-test of a policy that chooses continues meanwhile.
   const bool asked = job.solving.force || !job.solving.asked_by.empty();
   if (planner != nullptr && !asked && BacksOff(context, job, job.solving.last_step)) {
-    SetPhase(context, job, Phase::kIdle);
+    LeaveSolve(context, job);
     return;
   }
   absl::StatusOr<CandidateDecision> decision = DecisionOf(job, solved);
@@ -386,24 +468,16 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   } else {
     v1::Plan plan = PlanOf(job, v1::PLAN_RESULT_PROPOSED, decision->reason, *decision);
     if (planner != nullptr) AddCandidates(*planner, plan.mutable_candidates());
-    ProposeChunks(context, job, {.chunks = std::move(decision->chunks), .plan = std::move(plan)});
+    Bundle bundle{.chunks = std::move(decision->chunks),
+                  .falls = std::move(decision->falls),
+                  .plan = std::move(plan)};
+    if (job.proposal) return ReplaceRest(context, job, std::move(bundle), decision->target);
+    ProposeChunks(context, job, std::move(bundle));
   }
 }
 
 void ProposeChunks(DecisionContext& context, Job& job, Bundle bundle) {
-  StopSolve(context, job);
-  job.chunks = {.rest = {std::make_move_iterator(bundle.chunks.begin()),
-                         std::make_move_iterator(bundle.chunks.end())},
-                .total = static_cast<int32_t>(bundle.chunks.size()),
-                .reason = bundle.plan.reason(),
-                .decided_first_step = static_cast<int64_t>(bundle.plan.decided_first_step()),
-                .decided_last_step = static_cast<int64_t>(bundle.plan.decided_last_step()),
-                .policy = bundle.plan.policy(),
-                .asked_by = bundle.plan.asked_by(),
-                .despite_pause = bundle.despite_pause};
-  AddPlan(context, job, std::move(bundle.plan));
-  Remember(job);
-  job.chunks.decision = static_cast<int64_t>(job.plans.back().plan());
+  TakeChunks(context, job, bundle);
   ProposeNextChunk(context, job, std::move(bundle.done));
 }
 
@@ -411,9 +485,10 @@ void HandleSolveStarted(DecisionContext& context, const SolveStarted& started) {
   const auto found = context.state.jobs.find(started.job);
   if (found == context.state.jobs.end()) return;
   Job& job = found->second;
-  if (job.phase != Phase::kSolving || started.solve_id != job.solving.id) return;
+  if (job.solving.id == 0 || started.solve_id != job.solving.id) return;
   job.solving.began = true;
-  job.in_phase.since = context.now;
+  job.solving.since = context.now;
+  if (job.phase == Phase::kSolving) job.in_phase.since = context.now;
 }
 
 absl::Duration SolveDeadline(const Config& config, const Job& job) {
@@ -421,9 +496,9 @@ absl::Duration SolveDeadline(const Config& config, const Job& job) {
 }
 
 void CheckSolveDeadline(DecisionContext& context, Job& job) {
-  if (job.phase != Phase::kSolving) return;
+  if (job.solving.id == 0) return;
   const absl::Duration deadline = SolveDeadline(context.state.config, job);
-  if (context.now - job.in_phase.since < deadline) return;
+  if (context.now - job.solving.since < deadline) return;
   if (job.solving.began) {
     return AbandonSolve(context, job,
                         absl::StrCat("kept, policy ", job.solving.policy_name,
@@ -432,7 +507,7 @@ void CheckSolveDeadline(DecisionContext& context, Job& job) {
   }
   std::vector<std::string> ahead;
   for (const auto& [name, other] : context.state.jobs) {
-    if (other.phase == Phase::kSolving && other.solving.began) ahead.push_back(name);
+    if (other.solving.id != 0 && other.solving.began) ahead.push_back(name);
   }
   AbandonSolve(
       context, job,

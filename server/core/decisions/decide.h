@@ -14,11 +14,12 @@ namespace eplb::core {
 
 // Compares earlier predictions with a window that completed.
 void WatchWindow(const DecisionContext& context, Job& job);
-// Asks for a solution when it is time to decide. Does nothing outside IDLE, when paused, in the
-// freeze, while a rank is not connected, and while the daemon drains.
+// Asks for a solution when it is time to decide. Does nothing while MayDecide is not OK.
 void MaybeSolve(DecisionContext& context, Job& job);
 
-// Why a decision cannot be made now, whatever the pace is.
+// Why a decision cannot be made now, whatever the pace is: it is made in IDLE, and while chunks are
+// still to be proposed, which it replaces; not when paused, in the freeze, while a rank is not
+// connected, and while the daemon drains.
 // errors: FailedPrecondition, one sentence.
 absl::Status MayDecide(const State& state, const Job& job);
 struct Request {
@@ -36,18 +37,19 @@ void HandleSolved(DecisionContext& context, const Solved& solved);
 void HandleSolveStarted(DecisionContext& context, const SolveStarted& started);
 // A solve may wait so many deadlines for its turn at the solver.
 inline constexpr int kSolveWaits = 5;
-// Returns how long the policy of a SOLVING job may compute, or its solve may wait before that.
+// Returns how long the policy of a job that solves may compute, or its solve may wait before that.
 absl::Duration SolveDeadline(const Config& config, const Job& job);
 // Gives up a solve that is late, or that waited too long; the reason names the jobs that the solver
 // works for.
 void CheckSolveDeadline(DecisionContext& context, Job& job);
-// Forgets the solution that is being computed; IDLE. `failed`: the policy is to blame.
+// Forgets the solution that is being computed; a SOLVING job is IDLE. `failed`: the policy is to blame.
 void AbandonSolve(DecisionContext& context, Job& job, const std::string& reason, bool failed);
 
 // Proposes these chunks, the first one at once, as ProposeNextChunk. The plan is recorded.
 // REQUIRES: chunks is not empty, IDLE or SOLVING, plan.result is PROPOSED.
 struct Bundle {
   std::vector<Chunk> chunks;
+  std::vector<double> falls = {};  // see Chunks
   v1::Plan plan;
   bool despite_pause = false;  // see Chunks
   std::optional<DoneRequest> done = std::nullopt;

@@ -162,6 +162,7 @@ absl::Status Settle(const CandidateInput& question, const WithinBudget& within_b
 absl::Status NoteFigures(const RebalanceInput& rebalance, const RebalanceDecision& judged,
                          const WithinBudget& within_budget, CandidateDecision& decision) {
   decision.transfers = within_budget.transfers;
+  for (const double fall : judged.peak_falls) decision.falls.push_back(fall / rebalance.num_steps);
   decision.balancedness_before = judged.balancedness_before.value_or(0);
   decision.balancedness_computed = judged.balancedness_computed.value_or(0);
   decision.prediction = judged.prediction.value_or(Prediction());

@@ -62,6 +62,7 @@ struct CandidateDecision {
   Prediction prediction;  // prediction for later loads; without a record the computed figure
   Placement target;       // the candidate without those layers
   double peak_fall = 0;   // on that load, a fraction
+  std::vector<double> falls;  // [L], of each layer's peak, tokens a step
   // Over the horizon; absent likewise.
   std::optional<double> net_gain_seconds = std::nullopt;
 };

@@ -91,7 +91,8 @@ v1::ChunkTimes* ChunkInFlight(v1::Plan& plan) {
 }
 
 v1::ChunkTimes* ChunkInFlight(Job& job) {
-  v1::Plan* const plan = OpenPlan(job);
+  if (!job.proposal) return nullptr;
+  v1::Plan* const plan = OpenPlan(job, job.proposal->message.decision);
   return plan == nullptr ? nullptr : ChunkInFlight(*plan);
 }
 
@@ -102,6 +103,8 @@ void ForgetSeen(v1::Plan& plan) {
   plan.clear_seen_first_step();
   plan.clear_seen_last_step();
 }
+
+bool IsOpen(const v1::Plan& plan) { return plan.result() == v1::PLAN_RESULT_PROPOSED; }
 
 bool HasSwitched(const v1::Plan& plan) { return plan.chunks_committed() > 0; }
 
@@ -150,12 +153,14 @@ void AddPlan(DecisionContext& context, Job& job, v1::Plan plan) {
   if (std::ssize(job.plans) > kMaxPlans) job.plans.pop_front();
   ForgetOldTimes(job);
   // A proposed one is written with its first version, by NoteProposed.
-  if (OpenPlan(job) == nullptr) Write(context, job, job.plans.back());
+  if (!IsOpen(job.plans.back())) Write(context, job, job.plans.back());
 }
 
-v1::Plan* OpenPlan(Job& job) {
-  const bool open = !job.plans.empty() && job.plans.back().result() == v1::PLAN_RESULT_PROPOSED;
-  return open ? &job.plans.back() : nullptr;
+v1::Plan* OpenPlan(Job& job, int64_t number) {
+  const auto found = std::find_if(
+      job.plans.rbegin(), job.plans.rend(),
+      [number](const v1::Plan& plan) { return std::cmp_equal(plan.plan(), number); });
+  return found == job.plans.rend() || !IsOpen(*found) ? nullptr : &*found;
 }
 
 v1::PlanTimes TimesOf(const Job& job) {
@@ -214,7 +219,7 @@ void NoteRankApplied(Job& job, int32_t rank, double pause_seconds, absl::Time no
 }
 
 void NoteProposed(DecisionContext& context, Job& job, const Proposal& proposal) {
-  v1::Plan* plan = OpenPlan(job);
+  v1::Plan* plan = OpenPlan(job, proposal.message.decision);
   if (plan == nullptr) return;
   const auto version = static_cast<uint64_t>(proposal.message.version);
   v1::ChunkTimes& chunk = *plan->mutable_times()->add_chunks();
@@ -223,11 +228,12 @@ void NoteProposed(DecisionContext& context, Job& job, const Proposal& proposal) 
   chunk.set_proposed_unix_micros(absl::ToUnixMicros(proposal.proposed_at));
   if (plan->first_version() != 0) return;
   plan->set_first_version(version);
+  plan->set_base_version(static_cast<uint64_t>(proposal.message.base_version));
   Write(context, job, *plan);
 }
 
 void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal) {
-  v1::Plan* plan = OpenPlan(job);
+  v1::Plan* plan = OpenPlan(job, proposal.message.decision);
   if (plan == nullptr) return;
   AddMeasured(*plan, proposal);
   plan->set_chunks_committed(plan->chunks_committed() + 1);
@@ -261,30 +267,37 @@ const v1::Plan* NewestSwitched(const Job& job) {
 }
 
 void SettlePlan(DecisionContext& context, Job& job, const std::string& why) {
-  v1::Plan* plan = OpenPlan(job);
-  if (plan == nullptr || job.proposal || !job.chunks.rest.empty()) return;
-  if (v1::ChunkTimes* const chunk = ChunkInFlight(*plan)) {
-    chunk->set_ended_unix_micros(absl::ToUnixMicros(context.now));
+  const int64_t in_flight = job.proposal ? job.proposal->message.decision : 0;
+  const int64_t to_come = job.chunks.rest.empty() ? 0 : job.chunks.decision;
+  for (v1::Plan& plan : job.plans) {
+    const auto number = static_cast<int64_t>(plan.plan());
+    if (!IsOpen(plan) || number == in_flight || number == to_come) continue;
+    if (v1::ChunkTimes* const chunk = ChunkInFlight(plan)) {
+      chunk->set_ended_unix_micros(absl::ToUnixMicros(context.now));
+    }
+    const bool replaced = number < to_come;
+    ClosePlan(context, job, plan,
+              replaced ? absl::StrCat("decision ", to_come, " replaced the rest") : why);
   }
-  ClosePlan(context, job, *plan, why);
 }
 
 void SettleOldPlan(DecisionContext& context, Job& job) {
-  v1::Plan* plan = OpenPlan(job);
-  if (plan == nullptr) return;
   // A chunk is proposed only after the commit of the one before was stored, so at most the chunk in
   // flight is unknown. Versions tell no more: a new run may have reserved one between two chunks.
   const auto runs = static_cast<uint64_t>(job.last_known->version);
-  const bool in_flight_ran =
-      plan->first_version() > 0 && runs >= plan->first_version() && runs > plan->last_version();
-  if (in_flight_ran && plan->chunks_committed() < plan->num_chunks()) {
-    plan->set_chunks_committed(plan->chunks_committed() + 1);
-    plan->clear_received_bytes();
-    plan->clear_pause_seconds();
-    plan->set_last_version(runs);
-    ForgetSeen(*plan);
+  for (v1::Plan& plan : job.plans) {
+    if (!IsOpen(plan)) continue;
+    const bool in_flight_ran =
+        plan.first_version() > 0 && runs >= plan.first_version() && runs > plan.last_version();
+    if (in_flight_ran && plan.chunks_committed() < plan.num_chunks()) {
+      plan.set_chunks_committed(plan.chunks_committed() + 1);
+      plan.clear_received_bytes();
+      plan.clear_pause_seconds();
+      plan.set_last_version(runs);
+      ForgetSeen(plan);
+    }
+    ClosePlan(context, job, plan, "what became of it was learned from the ranks");
   }
-  ClosePlan(context, job, *plan, "what became of it was learned from the ranks");
 }
 
 absl::StatusOr<int64_t> RollbackTargetOf(const Job& job, std::optional<int64_t> to_version) {

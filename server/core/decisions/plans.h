@@ -23,8 +23,8 @@ void AddCandidates(const PlannerState& state,
 // Numbers and keeps a plan; fills in when it was decided and on which version.
 void AddPlan(DecisionContext& context, Job& job, v1::Plan plan);
 
-// The plan whose chunks are being proposed; none when nothing is.
-v1::Plan* OpenPlan(Job& job);
+// The plan with this number; null unless chunks of it are in flight or still to be proposed.
+v1::Plan* OpenPlan(Job& job, int64_t number);
 
 // When the windows that were decided on came, and when the solver began. cost: O(windows).
 v1::PlanTimes TimesOf(const Job& job);
@@ -47,12 +47,12 @@ void NoteMeasured(DecisionContext& context, Job& job);
 // The newest plan that switched anything; null when none did.
 const v1::Plan* NewestSwitched(const Job& job);
 
-// Closes the open plan once none of its chunks is in flight or still to come: committed, partial or
-// withdrawn by what was committed. `why` is added to the reason unless all was committed, and tells
-// in the reason of the pause what a rollback came to.
+// Closes open plans of which no chunk is in flight or still to come: committed, partial or withdrawn
+// by what was committed. `why` is added to the reason unless all was committed or a newer decision
+// replaced the rest, and tells in the reason of the pause what a rollback came to.
 void SettlePlan(DecisionContext& context, Job& job, const std::string& why);
 
-// After a restart: what became of the plan that the daemon before had in flight, as far as the
+// After a restart: what became of the plans that the daemon before had in flight, as far as the
 // version that all ranks run tells.
 void SettleOldPlan(DecisionContext& context, Job& job);
 

@@ -78,6 +78,7 @@ void CompleteNextChunk(DecisionContext& context, Job& job) {
     job.chunks.rest.front() = std::move(next);
     return;
   }
+  StopSolve(context, job);  // its answer would build on these chunks
   job.chunks.rest.clear();
   RecordEvent(
       context, job, "left_out", job.proposal->message.version,
@@ -119,7 +120,7 @@ void CutNextChunk(DecisionContext& context, Job& job) {
   rest.insert(rest.begin(), std::make_move_iterator(cut->begin()),
               std::make_move_iterator(cut->end()));
   job.chunks.total += more;
-  if (v1::Plan* const plan = OpenPlan(job)) {
+  if (v1::Plan* const plan = OpenPlan(job, job.chunks.decision)) {
     plan->set_num_chunks(static_cast<uint32_t>(static_cast<int64_t>(plan->num_chunks()) + more));
   }
 }
@@ -160,7 +161,10 @@ void Commit(DecisionContext& context, Job& job) {
   const bool go_on =
       job.phase != Phase::kQuarantine && all_here && !context.state.draining && !paused;
   const std::string why_not = go_on ? WhyNotNextChunk(job) : "";
-  if (!go_on || !why_not.empty()) job.chunks = {};
+  if (!go_on || !why_not.empty()) {
+    if (!job.chunks.rest.empty()) StopSolve(context, job);
+    job.chunks = {};
+  }
   SettlePlan(context, job,
              paused             ? "the job was paused, or is only observed from now on"
              : !all_here        ? "not every rank was connected"
@@ -177,6 +181,7 @@ void Commit(DecisionContext& context, Job& job) {
 
 // No rank holds the proposal any more and none ran it.
 void Withdraw(DecisionContext& context, Job& job) {
+  StopSolve(context, job);
   const Proposal proposal = *std::move(job.proposal);
   job.proposal.reset();
   job.chunks = {};

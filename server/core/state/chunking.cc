@@ -4,6 +4,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/layer_path.h"
 
@@ -273,6 +274,32 @@ absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk
   std::vector<Chunk> chunks = CutIntoBoundaries(moves, limits);
   if (!chunks.empty()) EPLB_RETURN_IF_ERROR(Complete(before, chunks.front()));
   return chunks;
+}
+
+absl::StatusOr<Cut> CutAll(const Placement& before, const Placement& target,
+                           std::span<const double> falls, const Costs& costs,
+                           const BoundaryLimits& limits, int64_t staging_rows) {
+  EPLB_ASSIGN_OR_RETURN(std::vector<LayerMove> moves, MovesOf(before, target, costs));
+  EPLB_ASSIGN_OR_RETURN(moves, SplitToFit(before, std::move(moves), costs, limits));
+  Cut cut;
+  for (const LayerMove& move : moves) {
+    cut.transfers += move.transfers;
+    if (move.staging_rows <= staging_rows) continue;
+    return FailedPrecondition("layer ", move.next.layer.value, " needs ", move.staging_rows,
+                              " rows of staging on one GPU, the ranks have ", staging_rows);
+  }
+  if (!falls.empty()) OrderByValue(falls, moves);
+  cut.chunks = CutIntoBoundaries(moves, limits);
+  if (!cut.chunks.empty()) EPLB_RETURN_IF_ERROR(Complete(before, cut.chunks.front()));
+  return cut;
+}
+
+absl::StatusOr<Placement> AfterAll(const Placement& before, const std::deque<Chunk>& chunks) {
+  wire::LayerList layers;
+  for (const Chunk& chunk : chunks) {
+    for (const LayerPlacement& layer : chunk.layers) layers.Put(layer);
+  }
+  return before.WithLayers(std::as_const(layers));
 }
 
 absl::Status Complete(const Placement& before, Chunk& chunk) {

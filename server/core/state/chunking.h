@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <limits>
 #include <span>
 #include <vector>
@@ -91,6 +92,23 @@ absl::StatusOr<std::vector<Chunk>> CutAgain(const Placement& before, const Chunk
 // Appends `next` to `chunk`, which is not complete then. Returns false, without a change, if both
 // exceed the limits together.
 bool Join(const Chunk& next, const BoundaryLimits& limits, Chunk& chunk);
+
+// Every change from one placement to another.
+struct Cut {
+  std::vector<Chunk> chunks;  // the first one is complete
+  int64_t transfers = 0;      // of the parts of a layer together
+};
+
+// Cuts it into chunks, the layers worth most first. falls: as in OrderByValue, or empty: as they
+// rise. staging_rows: of the rank that has least, for one layer.
+// errors: FailedPrecondition if a layer needs more; those of SplitToFit and Complete.
+absl::StatusOr<Cut> CutAll(const Placement& before, const Placement& target,
+                           std::span<const double> falls, const Costs& costs,
+                           const BoundaryLimits& limits, int64_t staging_rows);
+
+// The placement that runs once all chunks are in force. before: without any of them.
+// errors: those of Placement::WithLayers. cost: a copy of the maps.
+absl::StatusOr<Placement> AfterAll(const Placement& before, const std::deque<Chunk>& chunks);
 
 // Sets chunk.after and chunk.digest. before: current when the chunk is proposed.
 // errors: those of Placement::WithLayers. cost: a copy of the maps, and their digest.

@@ -158,14 +158,16 @@ void RecordChange(DecisionContext& context, Record record) {
 }
 
 void StopSolve(DecisionContext& context, Job& job) {
-  if (job.phase == Phase::kSolving && job.solving.id != 0) {
+  if (job.solving.id != 0) {
     context.decision.effects.emplace_back(CancelSolve{job.name, job.solving.id});
   }
   job.solving = {};
 }
 
 void SetPhase(DecisionContext& context, Job& job, Phase phase) {
-  if (phase != Phase::kSolving) StopSolve(context, job);
+  const bool may_solve =
+      phase == Phase::kSolving || phase == Phase::kPreparing || phase == Phase::kVoting;
+  if (!may_solve) StopSolve(context, job);
   job.phase = phase;
   job.in_phase = {.since = context.now, .retried_at = context.now};
 }

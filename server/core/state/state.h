@@ -189,10 +189,11 @@ struct Chunk {
   Digest digest = {};  // digest of `after`
 };
 
-// The chunks of a decision that are still to be proposed.
+// The chunks of a decision that are still to be proposed. A newer decision replaces them.
 struct Chunks {
   std::deque<Chunk> rest;
   int32_t total = 0;
+  std::vector<double> falls;  // [L] or empty: by how many tokens a step each layer's peak falls
   std::string reason;
   int64_t decided_first_step = 0;  // the steps whose load was decided on
   int64_t decided_last_step = 0;
@@ -202,8 +203,11 @@ struct Chunks {
   bool despite_pause = false;  // an operator asked for them and paused the job with it
 };
 
+// A question to the solver: of a SOLVING job, or beside the proposal in flight while chunks of a
+// decision are still to be proposed.
 struct Solving {
-  int64_t id = 0;                 // 0 = nothing is being solved
+  int64_t id = 0;                           // 0 = nothing is being solved
+  absl::Time since = absl::InfinitePast();  // asked for, or begun
   bool began = false;             // the solver works on it: it no longer waits behind other jobs
   absl::Time began_at = kNoTime;  // reported by the solver once it is solved
   bool force = false;             // propose whatever changes

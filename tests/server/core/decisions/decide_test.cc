@@ -17,6 +17,7 @@ namespace eplb::core {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 // The question of exchanging the hot pair of every layer.
 class EvaluateCandidateTest : public ::testing::Test {
@@ -289,6 +290,137 @@ TEST(TriggerTest, SettingsThatChangeWhileThePolicyComputesHoldForItsAnswer) {
   ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
   EXPECT_EQ(job.daemon.state(), "IDLE");  // the gain is below the new one
   EXPECT_EQ(job.NewestPlan().result(), v1::PLAN_RESULT_KEPT);
+}
+
+// A job whose ranks are PREPARED for layers 0 and 1 of four that are exchanged. While the chunk is
+// in flight it reports a load under which the exchange is bad.
+struct SwitchingJob : PreparedJob {
+  SwitchingJob() : PreparedJob(Exchanged({0, 1, 2, 3})) {
+    wire::LoadReport report = TestReport(20, 29);
+    report.counts = LoadMatrix::Constant(4, 6, 10);
+    report.counts.col(0) = 1000;
+    report.counts.col(2) = 1000;
+    SayAll(report);
+  }
+  v1::Plan Plan(int64_t number) const { return *daemon.core().OnePlan(kJob, number); }
+};
+
+TEST(SwitchingTest, ADecisionStartsFromWhatTheChunksLeadTo) {
+  SwitchingJob job;
+  EXPECT_EQ(job.daemon.state(), "VOTING");
+  ASSERT_EQ(job.daemon.num_solves(), 2);
+  EXPECT_EQ(*job.daemon.pending_solve()->question->incumbent, Exchanged({0, 1, 2, 3}));
+}
+
+TEST(SwitchingTest, ItReplacesTheChunksThatAreNotProposed) {
+  SwitchingJob job;
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  EXPECT_EQ(job.daemon.state(), "VOTING") << "the chunk in flight stays";
+  EXPECT_THAT(job.Plan(2).reason(), HasSubstr("; replaces 1 chunk of decision 1"));
+  EXPECT_EQ(job.Plan(1).result(), v1::PLAN_RESULT_PROPOSED);
+  ASSERT_TRUE(job.VoteAndDeliver(32));
+  EXPECT_EQ(job.Plan(1).result(), v1::PLAN_RESULT_PARTIAL);
+  EXPECT_EQ(job.Plan(1).chunks_committed(), 1);
+  EXPECT_THAT(job.Plan(1).reason(), HasSubstr("; decision 2 replaced the rest"));
+  const wire::Propose& next = job.ranks[1].proposals.back();
+  EXPECT_EQ(next.decision, 2);
+  EXPECT_EQ(next.base_version, 1);
+  EXPECT_EQ(next.num_chunks, 1);
+  ASSERT_EQ(next.layers.size(), 2u) << "layers 2 and 3 never moved";
+  EXPECT_EQ(next.layers.front().layer, LayerId{0});
+  ASSERT_TRUE(job.VoteAndDeliver(34));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.ranks[2].placement, Exchanged({}));
+  const v1::Plan plan = job.Plan(2);
+  EXPECT_EQ(plan.result(), v1::PLAN_RESULT_COMMITTED);
+  EXPECT_EQ(plan.base_version(), 1);
+  EXPECT_EQ(plan.transfers(), 4);
+  EXPECT_EQ(job.daemon.plans().at(1), job.Plan(1)) << "stored as it is shown";
+  EXPECT_EQ(job.daemon.plans().at(2), plan);
+}
+
+TEST(SwitchingTest, ADecisionThatReturnsToTheChunkInFlightDropsTheRest) {
+  SwitchingJob job;
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1})));
+  EXPECT_THAT(job.Plan(2).reason(), HasSubstr("; kept, nothing else is to be moved"));
+  ASSERT_TRUE(job.VoteAndDeliver(32));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.ranks[0].placement, Exchanged({0, 1}));
+  EXPECT_EQ(job.Plan(1).result(), v1::PLAN_RESULT_PARTIAL);
+}
+
+TEST(SwitchingTest, ADecisionToKeepLetsTheChunksGoOn) {
+  SwitchingJob job;
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  EXPECT_EQ(job.Plan(2).result(), v1::PLAN_RESULT_KEPT);
+  ASSERT_TRUE(job.VoteAndDeliver(32));
+  ASSERT_TRUE(job.VoteAndDeliver(34));
+  EXPECT_EQ(job.ranks[0].placement, Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(job.Plan(1).result(), v1::PLAN_RESULT_COMMITTED);
+}
+
+TEST(SwitchingTest, AnAnswerBehindTheLastChunkIsProposedAtOnce) {
+  SwitchingJob job;
+  ASSERT_TRUE(job.VoteAndDeliver(32));
+  ASSERT_TRUE(job.VoteAndDeliver(34));
+  EXPECT_EQ(job.daemon.state(), "SOLVING");
+  EXPECT_EQ(job.Plan(1).result(), v1::PLAN_RESULT_COMMITTED);
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+}
+
+TEST(SwitchingTest, AnAnswerBesideTheLastChunkFollowsIt) {
+  SwitchingJob job;
+  ASSERT_TRUE(job.VoteAndDeliver(32));
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  EXPECT_THAT(job.Plan(2).reason(), Not(HasSubstr("replaces")));
+  job.CommitAll(34);
+  EXPECT_EQ(job.ranks[0].placement, Exchanged({}));
+  EXPECT_EQ(job.Plan(1).result(), v1::PLAN_RESULT_COMMITTED);
+  EXPECT_EQ(job.Plan(2).base_version(), 2);
+}
+
+TEST(SwitchingTest, ADroppedChunkEndsTheSolveAndBothDecisions) {
+  SwitchingJob solving;
+  ASSERT_TRUE(solving.VoteAndDeliver(32, /*transfer_works=*/false));
+  EXPECT_EQ(solving.daemon.state(), "IDLE");
+  EXPECT_EQ(solving.daemon.cancelled_solves().size(), 1u);
+
+  SwitchingJob answered;
+  ASSERT_TRUE(answered.daemon.AnswerSolve(Exchanged({})));
+  ASSERT_TRUE(answered.VoteAndDeliver(32, /*transfer_works=*/false));
+  EXPECT_EQ(answered.daemon.state(), "IDLE");
+  EXPECT_EQ(answered.Plan(1).result(), v1::PLAN_RESULT_WITHDRAWN);
+  EXPECT_EQ(answered.Plan(2).result(), v1::PLAN_RESULT_WITHDRAWN);
+}
+
+TEST(SwitchingTest, APauseEndsTheSolveAndNoChunkFollows) {
+  SwitchingJob job;
+  ASSERT_TRUE(job.daemon.Ask(Pause{}).ok());
+  EXPECT_EQ(job.Plan(2).result(), v1::PLAN_RESULT_KEPT);
+  EXPECT_EQ(job.daemon.cancelled_solves().size(), 1u);
+  ASSERT_TRUE(job.VoteAndDeliver(32));
+  EXPECT_EQ(job.daemon.state(), "IDLE");
+  EXPECT_EQ(job.ranks[0].placement, Exchanged({0, 1}));
+}
+
+TEST(SwitchingTest, ASolveThatIsLateLetsTheChunksGoOn) {
+  SwitchingJob job;
+  job.daemon.Advance(absl::Seconds(61));
+  EXPECT_EQ(job.Plan(2).result(), v1::PLAN_RESULT_FAILED);
+  EXPECT_EQ(job.daemon.state(), "VOTING");
+  job.CommitAll(32);
+  EXPECT_EQ(job.ranks[0].placement, Exchanged({0, 1, 2, 3}));
+}
+
+TEST(SwitchingTest, ARollbackIsNotReplaced) {
+  PreparedJob job(Exchanged({0, 1, 2, 3}));
+  job.CommitAll(12);
+  ASSERT_TRUE(job.daemon.Ask(Rollback{0}).ok());
+  ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
+  job.Deliver();
+  job.Report(40, 49);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
 }
 
 }  // namespace

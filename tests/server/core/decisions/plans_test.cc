@@ -223,6 +223,7 @@ TEST(PlansTest, OfManyRanksTheSlowestAreKept) {
   job.plans.push_back(
       MessageOf<v1::Plan>("plan: 1 result: PLAN_RESULT_PROPOSED times { chunks { version: 1 "
                           "proposed_unix_micros: 1 } }"));
+  job.proposal.emplace().message.decision = 1;
   for (int32_t rank = 0; rank < 100; ++rank) {
     NoteRankPrepared(job, rank, absl::FromUnixMicros(100 + rank));
     NoteRankPrepared(job, rank, absl::FromUnixMicros(1000));  // said again
