@@ -24,7 +24,7 @@ core::Config MakeConfig(Context& context) {
   static constexpr std::array kPolicies = {"balanced", "incremental", "deepseek", "auto"};
   core::Config config;
   config.settings.policy = kPolicies[context.Below(kPolicies.size())];
-  config.settings.every_steps = 20;
+  config.settings.every_steps = context.Chance(0.5) ? 5 : 20;
   config.settings.min_gain = 0.01;
   config.settings.layers_per_chunk = 1 + context.Below(2);
   config.voting_deadline = absl::Seconds(200);  // above the vote's 60 s and a transfer's
@@ -353,7 +353,7 @@ std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& co
       {"quarantined", 140},        {"rank_dropped", 1800},
       {"rank_ended", 2000},        {"rank_hung", 1200},
       {"rank_killed", 800},        {"rank_moved", 2600},
-      {"cancelling", 60},          {"session_refused", 8000},
+      {"cancelling", 60},          {"chunks_replaced", 130},    {"session_refused", 8000},
       {"split_brain", 800},        {"store_failed", 800},
       {"store_lost", 700},         {"store_rolled_back", 390},
       {"stream_cut", 5000},        {"stuck", 190},

@@ -19,8 +19,8 @@ static_assert(HasSize(sizeof(Rank), 448), "core::Rank changed: look at BytesOf a
 static_assert(HasSize(sizeof(Run), 688), "core::Run changed: look at BytesOf and Simplify");
 static_assert(HasSize(sizeof(core::Proposal), 408),
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(State), 7240), "core::State changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Job), 4864), "core::Job changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(State), 7280), "core::State changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(Job), 4904), "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
@@ -103,8 +103,10 @@ void Simplify(Job& job, bool carries) {
   job.decisions = {};
   job.speeds = {};  // the ranks record no step times here
   if (job.solving.id != 0) job.solving.id = 1;
+  if (job.solving.id != 0) job.solving.since = kNow;
   job.solving.began_at = core::kNoTime;
   job.solving.seconds = 0;
+  job.chunks.falls.clear();  // they order chunks of several layers
   job.chunks.reason.clear();
   job.chunks.decision = 0;  // for the ranks' logs
   if (job.pending_fetch.session != 0) job.pending_fetch.at = kNow;
@@ -324,6 +326,8 @@ CoreInfo InfoOf(const State& state) {
   info.proposed = job.proposal ? job.proposal->message.version : 0;
   info.sessions |= uint64_t{1} << job.pending_fetch.session;
   info.has_candidate = job.candidate.has_value();
+  info.solving = job.solving.id != 0;
+  info.has_rest = !job.chunks.rest.empty();
   if (job.candidate) info.knows[IndexOf(job.candidate->name)] = true;
   if (!job.current) return info;
   const Run& current = *job.current;

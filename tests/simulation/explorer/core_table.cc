@@ -1,5 +1,6 @@
 #include "tests/simulation/explorer/core_table.h"
 
+#include <memory>
 #include <utility>
 
 #include "tests/server/core/given_answer.h"
@@ -151,12 +152,20 @@ const Turned& CoreTable::On(uint32_t core, CoreEvent event, int max_layers) {
       return Handle(core, key, core::SessionMessage{state.bindings.begin()->first, SmallReport()});
     case CoreEvent::kSolved: {
       const core::Job& job = state.jobs.begin()->second;
-      std::optional<Placement> better = Better(*job.last_known->placement, max_layers);
+      core::DecisionQuestion question = *job.solving.question;
+      std::optional<Placement> answer;
+      if (!job.proposal) {
+        answer = Better(*job.last_known->placement, max_layers);
+      } else if (!job.chunks.rest.empty()) {
+        answer = StartPlacement();
+        question.force = true;
+      }
+      const Placement incumbent = *question.incumbent;
       const core::Solve asked{
-          .job = kJob, .solve_id = job.solving.id, .question = job.solving.question};
-      return Handle(
-          core, key,
-          core::Answering(asked, better ? *std::move(better) : *job.last_known->placement));
+          .job = kJob,
+          .solve_id = job.solving.id,
+          .question = std::make_shared<const core::DecisionQuestion>(std::move(question))};
+      return Handle(core, key, core::Answering(asked, answer ? *std::move(answer) : incumbent));
     }
     case CoreEvent::kDeadlines:
     case CoreEvent::kGrace:

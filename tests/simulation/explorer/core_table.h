@@ -93,6 +93,8 @@ struct CoreInfo {
   bool somebody_away = false;
   bool live = false;
   bool has_candidate = false;
+  bool solving = false;
+  bool has_rest = false;  // chunks are still to be proposed
   bool any_connected = false;  // a rank of the current run
   int64_t claimed = 0;         // number of the current run under an earlier daemon
   std::optional<core::LastKnownPlacement> known;
@@ -113,7 +115,7 @@ class CoreTable {
   uint32_t Start(const Stored& stored);
   const Turned& OnMessage(uint32_t core, SessionName session, uint32_t up);
   const Turned& OnClosed(uint32_t core, SessionName session);
-  // max_layers: of kSolved, as Better.
+  // max_layers: of kSolved, as Better. An answer beside a chunk in flight goes back to the start.
   const Turned& On(uint32_t core, CoreEvent event, int max_layers = 0);
 
   const CoreInfo& Info(uint32_t core) const { return entries_[core].info; }

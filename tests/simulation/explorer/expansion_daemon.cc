@@ -294,7 +294,13 @@ void Model::Expansion::DaemonMoves(const World& world) {
       Better(*info.known->placement, chunks)) {
     Turn(world, model.cores_.On(world.core, CoreEvent::kReport), {.move = Move::kReport});
   }
-  if (info.phase == core::Phase::kSolving) {
+  if (world.left.replaced > 0 && info.has_rest && info.all_connected && !info.solving &&
+      (info.phase == core::Phase::kPreparing || info.phase == core::Phase::kVoting)) {
+    World replaced = world;
+    --replaced.left.replaced;
+    Turn(replaced, model.cores_.On(world.core, CoreEvent::kReport), {.move = Move::kReport});
+  }
+  if (info.solving) {
     Turn(world, model.cores_.On(world.core, CoreEvent::kSolved, chunks), {.move = Move::kSolved});
   }
   World hurried = world;

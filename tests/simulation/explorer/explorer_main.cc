@@ -30,7 +30,7 @@ int Main(int argc, char** argv) {
       {"chunks", 2},   {"cancels", 1},   {"launches", 1},   {"crashes", 1},
       {"unknown", 1},  {"transfers", 0}, {"faults", 2},     {"cuts", 1},
       {"disorder", 1}, {"mutant", 0},    {"quarantine", 0}, {"states", int64_t{1} << 31},
-      {"beside", 0},   {"losses", 0},    {"apart", 0}};
+      {"beside", 0},   {"losses", 0},    {"replaced", 0},   {"apart", 0}};
   for (int i = 1; i < argc; ++i) {
     const std::pair<std::string, std::string> part =
         absl::StrSplit(argv[i], absl::MaxSplits('=', 1));
@@ -49,6 +49,7 @@ int Main(int argc, char** argv) {
                          .unknown = number("unknown"),
                          .transfers = number("transfers"),
                          .faults = number("faults"),
+                         .replaced = number("replaced"),
                          .cuts = number("cuts") != 0,
                          .disorder = number("disorder") != 0};
   const auto mutant = static_cast<Mutant>(number("mutant"));

@@ -20,6 +20,9 @@ INSTANTIATE_TEST_SUITE_P(
         ExplorerRun{"TwoCuts", {.faults = 2, .disorder = false}, 867905, 0},
         ExplorerRun{"FaultCrash", {.crashes = 1, .faults = 1}, 1810212, 0},
         ExplorerRun{"Run", {.runs = 1}, 96732, 0},
+        ExplorerRun{"ReplacedCancel", {.cancels = 1, .replaced = 1}, 73375, 0},
+        ExplorerRun{"ReplacedCrash", {.crashes = 1, .replaced = 1}, 132362, 0},
+        ExplorerRun{"ReplacedFault", {.faults = 1, .replaced = 1}, 217685, 0},
         ExplorerRun{"Beside", {.chunks = 1, .beside = 1}, 31637, 0},
         ExplorerRun{"BesideCrash", {.chunks = 0, .beside = 1, .crashes = 1}, 21502, 0},
         ExplorerRun{
@@ -53,6 +56,7 @@ TEST_P(RanksToldApartTest, LeaveTheSameStates) {
 INSTANTIATE_TEST_SUITE_P(
     Small, RanksToldApartTest,
     ::testing::Values(ExplorerRun{"NoFault", {}, 2620, 0},
+                      ExplorerRun{"Replaced", {.replaced = 1}, 6179, 0},
                       ExplorerRun{"Cancel", {.cancels = 1}, 33644, 0},
                       ExplorerRun{"Crash", {.crashes = 1}, 59124, 0},
                       ExplorerRun{"Unknown", {.unknown = 1}, 84231, 0},

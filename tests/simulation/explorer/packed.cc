@@ -12,7 +12,7 @@ constexpr int kStoredBits = 14;
 constexpr int kCellBits = 21;
 constexpr int kNumbersAt = kCoreBits + kStoredBits;
 constexpr int kLeftAt = kNumbersAt + 2;  // behind the chunks
-constexpr uint64_t kLeftBits = 9;
+constexpr uint64_t kLeftBits = 10;
 
 constexpr uint64_t Mask(uint64_t bits) { return (uint64_t{1} << bits) - 1; }
 
@@ -28,7 +28,7 @@ Packed Pack(const World& world) {
   const auto numbers = static_cast<uint64_t>(
       left.chunks | left.cancels << 2 | left.runs << 3 | left.crashes << 4 | left.unknown << 5 |
       left.transfers << 6 | left.faults << 7 | left.beside << 9 | left.losses << 10 |
-      (world.hung ? 1 : 0) << 11 | world.committed << 12);
+      left.replaced << 11 | (world.hung ? 1 : 0) << 12 | world.committed << 13);
   return {uint64_t{world.core} | uint64_t{world.stored} << kCoreBits | numbers << kNumbersAt,
           cells(world.cells[0]), cells(world.cells[1])};
 }
@@ -47,10 +47,11 @@ World Unpack(const Packed& packed, const Bounds& bounds) {
                 .unknown = static_cast<int>(numbers >> 5 & 1),
                 .transfers = static_cast<int>(numbers >> 6 & 1),
                 .faults = static_cast<int>(numbers >> 7 & 3),
+                .replaced = static_cast<int>(numbers >> 11 & 1),
                 .cuts = bounds.cuts,
                 .disorder = bounds.disorder};
-  world.hung = (numbers >> 11 & 1) != 0;
-  world.committed = static_cast<int64_t>(numbers >> 12);
+  world.hung = (numbers >> 12 & 1) != 0;
+  world.committed = static_cast<int64_t>(numbers >> 13);
   for (int run = 0; run < kRuns; ++run) {
     for (int rank = 0; rank < kRanks; ++rank) {
       world.cells[run][rank] = packed[1 + run] >> (kCellBits * rank) & Mask(kCellBits);
@@ -82,7 +83,7 @@ std::string WhyNotPacked(const World& start) {
   const World again = Unpack(Pack(start), start.left);
   const auto numbers = [](const Bounds& left) {
     return std::array{left.chunks, left.cancels, left.runs,      left.beside, left.crashes,
-                      left.losses, left.unknown, left.transfers, left.faults};
+                      left.losses, left.unknown, left.transfers, left.faults, left.replaced};
   };
   return numbers(again.left) == numbers(start.left)
              ? ""

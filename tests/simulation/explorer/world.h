@@ -25,6 +25,7 @@ struct Bounds {
   int unknown = 0;       // votes without a result on some ranks
   int transfers = 0;     // transfers that fail
   int faults = 0;        // messages lost, doubled or overtaken, streams cut
+  int replaced = 0;      // decisions made while a chunk is in flight, which replace the other one
   bool cuts = true;      // streams are cut, out of `faults`
   bool disorder = true;  // messages of a stream are lost, doubled or overtaken, out of `faults`
 };
