@@ -356,7 +356,6 @@ absl::Status Backtest::DecideWhereDue(std::span<const SeenWindow> recent,
     if (shadow.windows_since_decision >= 0) ++shadow.windows_since_decision;
     const int64_t due = int64_t{shadow.candidate.cadence} * options_.every;
     if (shadow.windows_since_decision >= 0 && shadow.windows_since_decision < due) continue;
-    if (!options_.switch_time.decides_meanwhile && !shadow.placement.done()) continue;
     shadow.windows_since_decision = 0;
     for (size_t i = windows.size(); i < recent.size(); ++i) {
       EPLB_ASSIGN_OR_RETURN(SeenWindow some, LayersOf(recent[i], layers_));

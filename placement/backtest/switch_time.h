@@ -6,9 +6,9 @@
 
 namespace eplb {
 
-// The layers of a change are switched in chunks. A rank has room for the rows of one chunk, and a
-// boundary may not last longer than the job allows. The default switches all layers at once, before
-// the step that follows the window.
+// The layers of a change are switched in chunks. A newer decision replaces the layers that are in
+// no chunk yet. A rank has room for the rows of one chunk, and a boundary may not last longer than
+// the job allows. The default switches all layers at once, before the step that follows the window.
 struct SwitchTime {
   // Steps from the end of a window until the ranks hold a proposal: report, solution and messages.
   double decide_steps = 0;
@@ -17,9 +17,6 @@ struct SwitchTime {
   int32_t vote_every = 1;
   int64_t start_steps = 0;  // first steps of a run, in which each votes until the first change
   int32_t chunk_steps = 1;  // steps from one chunk to the next
-  // A newer decision replaces the layers that are in no chunk yet. Otherwise none is made before
-  // all are switched, as the daemon does.
-  bool decides_meanwhile = false;
   int64_t layers_per_chunk = std::numeric_limits<int64_t>::max();
   int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // rows of staging of one GPU
   double max_pause_seconds = std::numeric_limits<double>::infinity();

@@ -133,14 +133,7 @@ class Replayer {
     if (std::ssize(question_.windows) > WindowsFor(question_.options)) {
       question_.windows.erase(question_.windows.begin());
     }
-    if (!options_.switch_time.decides_meanwhile && !placement_.done()) {
-      question_.num_fresh =
-          std::min<int64_t>(question_.num_fresh + 1, std::ssize(question_.windows));
-      row.reason = "no decision is made while layers are switched";
-      return absl::OkStatus();
-    }
     EPLB_ASSIGN_OR_RETURN(PlannerOutcome outcome, AskPlanner(question_, placement_.target()));
-    question_.num_fresh = 1;
     question_.state = std::move(outcome.state);
     const std::string text = BacktestText(question_.state->backtest);
     if (!outcome.answer) {

@@ -43,7 +43,7 @@ enum class SpeedMode { kOff, kObserve, kApply };
 struct Settings {
   NamedPolicy policy = kServicePolicyName;
   bool observe = false;          // decides, explains and prices, and proposes nothing
-  int32_t every_steps = 50;      // least steps between two decisions
+  int32_t every_steps = 0;       // least steps between two decisions; 0: as the policy needs
   double min_gain = 0.01;        // least fall of the predicted peak load, as a fraction of it
   int64_t horizon_steps = 1000;  // steps over which a saving is counted
   StepRange freeze_steps;        // steps without decisions

@@ -34,7 +34,7 @@ bool IsDue(const State& state, const Job& job) {
   if (!MayDecide(state, job).ok()) return false;
   const int64_t step = job.windows.complete.back().last_step;
   if (Chooses(job)) return true;  // it has its own pace
-  return !job.decisions.last_step || step - *job.decisions.last_step >= job.settings.every_steps;
+  return !job.decisions.last_step || step - *job.decisions.last_step >= EverySteps(job);
 }
 
 // Returns the solver's decision, with sentences about the job's current state added to its reason.
@@ -110,8 +110,8 @@ void RecordLeftOut(DecisionContext& context, Job& job, const CandidateDecision& 
 // Windows that make up the steps between two decisions.
 int32_t WindowsPerDecision(const Job& job) {
   const int32_t report_every = job.current->report_every;
-  const int32_t rest = job.settings.every_steps % report_every == 0 ? 0 : 1;
-  return std::max(1, job.settings.every_steps / report_every + rest);
+  const int32_t every = EverySteps(job);
+  return std::max(1, every / report_every + (every % report_every == 0 ? 0 : 1));
 }
 
 absl::StatusOr<Window> EstimateSince(const DecisionContext& context, const Job& job,
@@ -286,10 +286,10 @@ void AskAgain(DecisionContext& context, Job& job) {
                            std::string(asked.message())));
 }
 
-// Returns true while chunks are still to be proposed that a newer decision may replace.
-bool MayReplaceRest(const Job& job) {
+// Returns true while a chunk is in flight that a newer decision may follow.
+bool MayFollow(const Job& job) {
   const bool in_flight = job.phase == Phase::kPreparing || job.phase == Phase::kVoting;
-  return in_flight && job.solving.id == 0 && !job.chunks.rest.empty() && !job.chunks.despite_pause;
+  return in_flight && job.solving.id == 0 && !job.chunks.despite_pause;
 }
 
 // Records the plan and takes its chunks, none of which is proposed yet.
@@ -367,7 +367,7 @@ absl::Status MayDecide(const State& state, const Job& job) {
     return FailedPrecondition("job ", job.name, " ", why);
   };
   if (state.draining) return no("is served by a daemon that drains");
-  if (job.phase != Phase::kIdle && !MayReplaceRest(job)) return no(StateText(job));
+  if (job.phase != Phase::kIdle && !MayFollow(job)) return no(StateText(job));
   if (job.orders.paused) {
     const bool says_so = job.orders.pause_reason.starts_with("paused");
     return no(absl::StrCat(says_so ? "is " : "is paused: ", job.orders.pause_reason));

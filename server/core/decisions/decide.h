@@ -17,9 +17,9 @@ void WatchWindow(const DecisionContext& context, Job& job);
 // Asks for a solution when it is time to decide. Does nothing while MayDecide is not OK.
 void MaybeSolve(DecisionContext& context, Job& job);
 
-// Why a decision cannot be made now, whatever the pace is: it is made in IDLE, and while chunks are
-// still to be proposed, which it replaces; not when paused, in the freeze, while a rank is not
-// connected, and while the daemon drains.
+// Why a decision cannot be made now, whatever the pace is: it is made in IDLE, and while a chunk is
+// in flight, behind which its chunks replace those that are still to be proposed; not when paused,
+// in the freeze, while a rank is not connected, and while the daemon drains.
 // errors: FailedPrecondition, one sentence.
 absl::Status MayDecide(const State& state, const Job& job);
 struct Request {

@@ -75,6 +75,11 @@ void SetMeasured(const Job& job, BoundaryLimits& limits) {
 
 bool Chooses(const Job& job) { return job.settings.policy.chooses; }
 
+int32_t EverySteps(const Job& job) {
+  if (job.settings.every_steps > 0) return job.settings.every_steps;
+  return Chooses(job) ? std::max(1, job.current->report_every) : kUsualEverySteps;
+}
+
 Costs CostsOf(const State& state, const Job& job) {
   const Run& run = *job.current;
   Costs costs = state.config.costs;
@@ -114,7 +119,7 @@ std::string WhyNotNextChunk(const Job& job) {
   if (job.chunks.rest.empty()) return "";
   const int64_t age = job.step - job.chunks.decided_last_step;
   const int64_t oldest =
-      std::max(kMostIntervals * job.settings.every_steps, kMostVotes * job.current->vote_every);
+      std::max(kMostIntervals * EverySteps(job), kMostVotes * job.current->vote_every);
   // An operator who returns to a version wants all of it.
   if (age > oldest && !job.chunks.despite_pause) {
     return absl::StrCat("the load that they were decided on is ", age,

@@ -14,6 +14,12 @@ namespace eplb::core {
 // True if the job's policy chooses among others, at a pace of its own.
 bool Chooses(const Job& job);
 
+// Returns the least number of steps between two decisions. Where the settings say none, a policy
+// that chooses decides at every window, and every other policy after kUsualEverySteps.
+// REQUIRES: job.current.
+inline constexpr int32_t kUsualEverySteps = 50;
+int32_t EverySteps(const Job& job);
+
 // Returns the configured costs with the job's bytes. The EP groups that split the tokens share the
 // time of a token; pipeline stages and expert-tensor-parallel ranks do not.
 Costs CostsOf(const State& state, const Job& job);

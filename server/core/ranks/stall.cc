@@ -10,6 +10,7 @@
 #include "base/text.h"
 #include "proto/wire/message_json.h"
 #include "server/core/decisions/decide.h"
+#include "server/core/decisions/prices.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
 #include "server/core/state/ending.h"
@@ -156,15 +157,15 @@ bool DecisionsAreDue(const State& state, const Job& job) {
 Stall DecisionStall(const State& state, const Job& job, absl::Time now) {
   if (job.current->num_connected == 0 || !DecisionsAreDue(state, job)) return {};
   const int64_t window = WindowSteps(*job.current);
-  const int64_t every = std::max<int64_t>(job.settings.every_steps, window);
+  const int64_t every = std::max<int64_t>(EverySteps(job), window);
   const int64_t since = std::max({job.decisions.last_step.value_or(-1),
                                   job.decisions.chooser.last_step, job.current->rate.first_step});
   const int64_t steps = job.windows.complete.back().last_step - since;
   if (steps < kDecisionsMissed * every) return {};
   const absl::Status may = MayDecide(state, job);
   return {"decisions",
-          absl::StrCat("nothing was decided for ", steps, " steps, policy.every_steps is ",
-                       job.settings.every_steps, ", although load windows are complete",
+          absl::StrCat("nothing was decided for ", steps, " steps, a decision is due every ", every,
+                       ", although load windows are complete",
                        may.ok() ? "" : absl::StrCat(": ", may.message()),
                        RefusesRanks(job, now) ? absl::StrCat("; ", job.refused.for_good) : "")};
 }

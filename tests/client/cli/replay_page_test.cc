@@ -72,7 +72,7 @@ TEST(ReplayPageTest, ADecisionThatIsReplacedHasTheChunksThatWereSwitched) {
   const ReplayTrace trace{windows, steps};
   const Topology topology =
       *Topology::Make({.num_layers = kLayers, .num_experts = 4, .num_slots = 4, .num_gpus = 2});
-  const SwitchTime time{.decide_steps = 1, .decides_meanwhile = true, .layers_per_chunk = 1};
+  const SwitchTime time{.decide_steps = 1, .layers_per_chunk = 1};
   for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
     const ReplayOptions options{.switch_time = time, .split = split};
     ReplayPage page(trace, topology, options, {.trace = "demo", .policy = "balanced"});
