@@ -31,7 +31,7 @@ namespace eplb::core {
 namespace {
 
 bool IsDue(const State& state, const Job& job) {
-  if (!MayDecide(state, job).ok()) return false;
+  if (!MayDecide(state, job, /*behind_chunk=*/true).ok()) return false;
   const int64_t step = job.windows.complete.back().last_step;
   if (Chooses(job)) return true;  // it has its own pace
   return !job.decisions.last_step || step - *job.decisions.last_step >= EverySteps(job);
@@ -278,7 +278,7 @@ void AskAgain(DecisionContext& context, Job& job) {
   const Request request{
       .force = job.solving.force, .preview = job.solving.preview, .actor = job.solving.asked_by};
   LeaveSolve(context, job);
-  absl::Status asked = MayDecide(context.state, job);
+  absl::Status asked = MayDecide(context.state, job, /*behind_chunk=*/true);
   if (asked.ok()) asked = SolveNow(context, job, request);
   if (asked.ok()) return;
   RecordEvent(context, job, "kept", job.last_known->version,
@@ -362,12 +362,12 @@ void WatchWindow(const DecisionContext& context, Job& job) {
   job.decisions.predictions = std::move(predictions);
 }
 
-absl::Status MayDecide(const State& state, const Job& job) {
+absl::Status MayDecide(const State& state, const Job& job, bool behind_chunk) {
   const auto no = [&job](const std::string& why) {
     return FailedPrecondition("job ", job.name, " ", why);
   };
   if (state.draining) return no("is served by a daemon that drains");
-  if (job.phase != Phase::kIdle && !MayFollow(job)) return no(StateText(job));
+  if (job.phase != Phase::kIdle && !(behind_chunk && MayFollow(job))) return no(StateText(job));
   if (job.orders.paused) {
     const bool says_so = job.orders.pause_reason.starts_with("paused");
     return no(absl::StrCat(says_so ? "is " : "is paused: ", job.orders.pause_reason));

@@ -17,11 +17,11 @@ void WatchWindow(const DecisionContext& context, Job& job);
 // Asks for a solution when it is time to decide. Does nothing while MayDecide is not OK.
 void MaybeSolve(DecisionContext& context, Job& job);
 
-// Why a decision cannot be made now, whatever the pace is: it is made in IDLE, and while a chunk is
-// in flight, behind which its chunks replace those that are still to be proposed; not when paused,
-// in the freeze, while a rank is not connected, and while the daemon drains.
+// Why a decision cannot be made now, whatever the pace is: it is made in IDLE; not when paused, in
+// the freeze, while a rank is not connected, and while the daemon drains. behind_chunk: also while a
+// chunk is in flight, where its chunks replace those that are still to be proposed.
 // errors: FailedPrecondition, one sentence.
-absl::Status MayDecide(const State& state, const Job& job);
+absl::Status MayDecide(const State& state, const Job& job, bool behind_chunk = false);
 struct Request {
   bool force = false;  // propose even if it does not pay
   // Nothing is proposed, and later decisions are as if there had been no request.
