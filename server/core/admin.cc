@@ -252,9 +252,9 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   {
     const ReadersIn readers(deed.context.lock);
     EPLB_RETURN_IF_ERROR(CheckRollback(job, version, rollback));
-    EPLB_ASSIGN_OR_RETURN(
-        cut, CutAll(*job.last_known->placement, *rollback.placement, {},
-                    CostsOf(deed.context.state, job), LimitsOf(job), LeastStagingRows(*job.current)));
+    EPLB_ASSIGN_OR_RETURN(cut, CutAll(*job.last_known->placement, *rollback.placement, {},
+                                      CostsOf(deed.context.state, job), LimitsOf(job),
+                                      LeastStagingRows(*job.current)));
     MeasureRollback(job, *rollback.placement, plan);
   }
   deed.before = absl::StrCat("version ", job.last_known->version, ", ", PauseText(job));
@@ -264,8 +264,7 @@ absl::Status Do(Deed& deed, const Rollback& rollback) {
   deed.after = absl::StrCat("the placement of version ", version, ", paused");
   deed.outcome = absl::StrCat("the placement of version ", version, " is proposed in ",
                               CountText(static_cast<int64_t>(cut.chunks.size()), "chunk"), " with ",
-                              CountText(cut.transfers, "transfer"),
-                              "; paused until resume");
+                              CountText(cut.transfers, "transfer"), "; paused until resume");
   plan.set_reason(deed.outcome);
   plan.set_transfers(static_cast<uint64_t>(cut.transfers));
   plan.set_num_chunks(static_cast<uint32_t>(cut.chunks.size()));

@@ -234,7 +234,7 @@ class Run {
     for (auto& job : jobs_) {
       const auto stored = disk.jobs.find(job->name());
       const bool knows = stored != disk.jobs.end() && stored->second.memory.run_id == job->run_id();
-      if (!knows) job->OnUnknowingDaemon();
+      if (!knows) OnSecondDaemon(*job);
     }
   }
 
@@ -341,25 +341,45 @@ std::vector<std::string> FindBlindSpots(const std::map<std::string, int64_t>& co
                                         int64_t seeds) {
   // Per 1,000 seeds; about a third of what is seen.
   static constexpr std::pair<const char*, int64_t> kLeast[] = {
-      {"committed", 3000},         {"daemon_drained", 600},
-      {"daemon_frozen", 900},      {"daemon_killed_between_effects", 1000},
-      {"disk_broken", 1600},       {"run_ended", 2900},
-      {"run_resumed", 800},        {"job_finished", 800},
-      {"launch_beside_hung", 180}, {"launch_takes_over", 200},
-      {"launch_waits", 190},       {"nack_1", 1},
-      {"operator_paused", 250},    {"partition", 1400},
-      {"pause_carried", 90},       {"plan_before_checked", 9000},
-      {"plan_seen_checked", 2200}, {"plan_spoiled", 150},
-      {"quarantined", 140},        {"rank_dropped", 1800},
-      {"rank_ended", 2000},        {"rank_hung", 1200},
-      {"rank_killed", 800},        {"rank_moved", 2600},
-      {"cancelling", 60},          {"chunks_replaced", 130},    {"session_refused", 8000},
-      {"split_brain", 800},        {"store_failed", 800},
-      {"store_lost", 700},         {"store_rolled_back", 390},
-      {"stream_cut", 5000},        {"stuck", 190},
-      {"vote_not_agreed", 5000},   {"vote_result_lost", 400},
-      {"window_measured", 26000},  {"window_of_parts_measured", 2200},
-      {"window_unmeasured", 3000}, {"withdrawn", 700}};
+      {"committed", 3000},
+      {"daemon_drained", 600},
+      {"daemon_frozen", 900},
+      {"daemon_killed_between_effects", 1000},
+      {"disk_broken", 1600},
+      {"run_ended", 2900},
+      {"run_resumed", 800},
+      {"job_finished", 800},
+      {"launch_beside_hung", 180},
+      {"launch_takes_over", 200},
+      {"launch_waits", 190},
+      {"nack_1", 1},
+      {"operator_paused", 250},
+      {"partition", 1400},
+      {"pause_carried", 90},
+      {"plan_before_checked", 9000},
+      {"plan_seen_checked", 2200},
+      {"plan_spoiled", 150},
+      {"quarantined", 140},
+      {"rank_dropped", 1800},
+      {"rank_ended", 2000},
+      {"rank_hung", 1200},
+      {"rank_killed", 800},
+      {"rank_moved", 2600},
+      {"cancelling", 60},
+      {"chunks_replaced", 130},
+      {"session_refused", 8000},
+      {"split_brain", 800},
+      {"store_failed", 800},
+      {"store_lost", 700},
+      {"store_rolled_back", 390},
+      {"stream_cut", 5000},
+      {"stuck", 190},
+      {"vote_not_agreed", 5000},
+      {"vote_result_lost", 400},
+      {"window_measured", 26000},
+      {"window_of_parts_measured", 2200},
+      {"window_unmeasured", 3000},
+      {"withdrawn", 700}};
   std::vector<std::string> blind;
   for (const auto& [name, least] : kLeast) {
     const auto found = counts.find(name);

@@ -18,9 +18,9 @@ void WatchWindow(const DecisionContext& context, Job& job);
 void MaybeSolve(DecisionContext& context, Job& job);
 
 // Why a decision cannot be made now, whatever the pace is: it is made in IDLE; not when paused, in
-// the freeze, while a rank is not connected, and while the daemon drains. behind_chunk: also while a
-// chunk is in flight, where its chunks replace those that are still to be proposed.
-// errors: FailedPrecondition, one sentence.
+// the freeze, while a rank is not connected, and while the daemon drains. behind_chunk: also while
+// a chunk is in flight, where its chunks replace those that are still to be proposed. errors:
+// FailedPrecondition, one sentence.
 absl::Status MayDecide(const State& state, const Job& job, bool behind_chunk = false);
 struct Request {
   bool force = false;  // propose even if it does not pay
@@ -42,7 +42,8 @@ absl::Duration SolveDeadline(const Config& config, const Job& job);
 // Gives up a solve that is late, or that waited too long; the reason names the jobs that the solver
 // works for.
 void CheckSolveDeadline(DecisionContext& context, Job& job);
-// Forgets the solution that is being computed; a SOLVING job is IDLE. `failed`: the policy is to blame.
+// Forgets the solution that is being computed; a SOLVING job is IDLE. `failed`: the policy is to
+// blame.
 void AbandonSolve(DecisionContext& context, Job& job, const std::string& reason, bool failed);
 
 // Proposes these chunks, the first one at once, as ProposeNextChunk. The plan is recorded.

@@ -59,10 +59,10 @@ struct CandidateDecision {
   int64_t transfers = 0;
   double balancedness_before = 0;    // 0 if the load has no tokens, and
   double balancedness_computed = 0;  // 0 if the load has no tokens
-  Prediction prediction;  // prediction for later loads; without a record the computed figure
-  Placement target;       // the candidate without those layers
-  double peak_fall = 0;   // on that load, a fraction
-  std::vector<double> falls;  // [L], of each layer's peak, tokens a step
+  Prediction prediction;      // prediction for later loads; without a record the computed figure
+  Placement target;           // the candidate without those layers
+  double peak_fall = 0;       // on that load, a fraction
+  std::vector<double> falls;  // [L], fall of each layer's peak, tokens a step
   // Over the horizon; absent likewise.
   std::optional<double> net_gain_seconds = std::nullopt;
 };

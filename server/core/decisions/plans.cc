@@ -157,9 +157,9 @@ void AddPlan(DecisionContext& context, Job& job, v1::Plan plan) {
 }
 
 v1::Plan* OpenPlan(Job& job, int64_t number) {
-  const auto found = std::find_if(
-      job.plans.rbegin(), job.plans.rend(),
-      [number](const v1::Plan& plan) { return std::cmp_equal(plan.plan(), number); });
+  const auto found =
+      std::find_if(job.plans.rbegin(), job.plans.rend(),
+                   [number](const v1::Plan& plan) { return std::cmp_equal(plan.plan(), number); });
   return found == job.plans.rend() || !IsOpen(*found) ? nullptr : &*found;
 }
 

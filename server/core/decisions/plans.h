@@ -47,9 +47,9 @@ void NoteMeasured(DecisionContext& context, Job& job);
 // The newest plan that switched anything; null when none did.
 const v1::Plan* NewestSwitched(const Job& job);
 
-// Closes open plans of which no chunk is in flight or still to come: committed, partial or withdrawn
-// by what was committed. `why` is added to the reason unless all was committed or a newer decision
-// replaced the rest, and tells in the reason of the pause what a rollback came to.
+// Closes open plans of which no chunk is in flight or still to come: committed, partial or
+// withdrawn by what was committed. `why` is added to the reason unless all was committed or a newer
+// decision replaced the rest, and tells in the reason of the pause what a rollback came to.
 void SettlePlan(DecisionContext& context, Job& job, const std::string& why);
 
 // After a restart: what became of the plans that the daemon before had in flight, as far as the

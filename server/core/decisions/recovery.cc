@@ -172,9 +172,9 @@ void EnterIdleOrRecovery(DecisionContext& context, Job& job) {
   }
   // A rank may have brought it from another daemon while answers were due here.
   SetPhase(context, job,
-           !job.quarantine.empty()  ? Phase::kQuarantine
-           : job.solving.id == 0 ? Phase::kIdle
-                                 : Phase::kSolving);
+           !job.quarantine.empty() ? Phase::kQuarantine
+           : job.solving.id == 0   ? Phase::kIdle
+                                   : Phase::kSolving);
 }
 
 void Recheck(DecisionContext& context, Job& job, int32_t rank) {

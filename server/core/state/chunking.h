@@ -96,7 +96,7 @@ bool Join(const Chunk& next, const BoundaryLimits& limits, Chunk& chunk);
 // Every change from one placement to another.
 struct Cut {
   std::vector<Chunk> chunks;  // the first one is complete
-  int64_t transfers = 0;      // of the parts of a layer together
+  int64_t transfers = 0;      // a layer in parts has those of all parts
 };
 
 // Cuts it into chunks, the layers worth most first. falls: as in OrderByValue, or empty: as they

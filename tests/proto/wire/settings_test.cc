@@ -26,7 +26,7 @@ TEST(SettingsTest, APatchOutOfRangeIsRefusedByField) {
   const std::vector<std::pair<SettingsPatch, std::string>> bad = {
       {{{"name", "magic"}}, "name is \"magic\""},
       {{{"mode", "watch"}}, "mode is \"watch\""},
-      {{{"every_steps", 0}}, "every_steps is 0"},
+      {{{"every_steps", -1}}, "every_steps is -1"},
       {{{"min_gain", 1.5}}, "min_gain is 1.5"},
       {{{"min_gain", std::nan("")}}, "min_gain is nan"},
       {{{"horizon_steps", -1}}, "horizon_steps is -1"},

@@ -60,7 +60,7 @@ TEST_F(ConfigFileTest, DefaultsServeWithoutAFile) {
   EXPECT_EQ(config.grpc().Text(), "127.0.0.1:29610");
   EXPECT_EQ(config.http().Text(), "127.0.0.1:29611");
   EXPECT_EQ(wire::SettingsText(core::Config(config.keys).settings, {}),
-            "name=auto mode=apply every_steps=50 min_gain=0.01 horizon_steps=1000 "
+            "name=auto mode=apply every_steps=0 min_gain=0.01 horizon_steps=1000 "
             "freeze_steps=never max_pause=200ms layers_per_chunk=64 hierarchy=auto "
             "gpu_speeds=observe stated_speeds=none avoid_gpus=none");
   EXPECT_EQ(config.keys.drain().grace_seconds(), 10);
@@ -289,12 +289,12 @@ TEST_F(ConfigFileTest, ValuesOfTheWrongTypeOrRangeAreRefused) {
                            "policy.name = 3",
                            "policy.mode = \"watch\"",
                            "migration.max_pause = \"0s\"",
-                           "jobs.a.every_steps = 0",
+                           "jobs.a.every_steps = -1",
                            "jobs.a.every = 1",
                            "jobs.a = 1",
                            "limits.job_expiry = \"0s\"",
                            "limits.max_history = 0",
-                           "policy.every_steps = 0",
+                           "policy.every_steps = -1",
                            "policy.every_steps = \"200\"",
                            "policy.every_steps = 1.5",
                            "policy.every_steps = 9223372036854775807",

@@ -94,7 +94,7 @@ struct CoreInfo {
   bool live = false;
   bool has_candidate = false;
   bool solving = false;
-  bool has_rest = false;  // chunks are still to be proposed
+  bool has_rest = false;       // chunks are still to be proposed
   bool any_connected = false;  // a rank of the current run
   int64_t claimed = 0;         // number of the current run under an earlier daemon
   std::optional<core::LastKnownPlacement> known;
