@@ -84,6 +84,7 @@ class RawRank:
         self.rank, self.world, self.on_proposal = rank, world, on_proposal
         self.welcomed, self.ended = threading.Event(), threading.Event()
         self.lock = threading.Lock()
+        self.room, self.more_room = {0: 65535, STREAM: 65535}, threading.Condition()  # bytes that the daemon will read
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.socket.settimeout(None)
         self.run_number, self.memory = 0, b""  # of the newest Keep
@@ -143,7 +144,16 @@ class RawRank:
 
     def _say(self, kind, message):
         up = field(kind, message) or varint(kind << 3 | 2) + b"\0"
-        self._send_raw(self._frame(DATA, 0, STREAM, struct.pack("!BI", 0, len(up)) + up))
+        body = struct.pack("!BI", 0, len(up)) + up
+        with self.more_room:
+            self.more_room.wait_for(lambda: self.ended.is_set() or min(self.room.values()) >= len(body))
+            self.room = {stream: room - len(body) for stream, room in self.room.items()}
+        self._send_raw(self._frame(DATA, 0, STREAM, body))
+
+    def _add_room(self, stream, size):
+        with self.more_room:
+            self.room[stream] += size
+            self.more_room.notify_all()
 
     def _take(self, size):
         text = b""
@@ -161,7 +171,9 @@ class RawRank:
                 head = self._take(9)
                 kind, flags = head[3], head[4]
                 body = self._take(int.from_bytes(head[:3], "big"))
-                if kind in (SETTINGS, PING) and not flags & ACK:
+                if kind == WINDOW_UPDATE:
+                    self._add_room(int.from_bytes(head[5:], "big"), int.from_bytes(body, "big"))
+                elif kind in (SETTINGS, PING) and not flags & ACK:
                     self._send_raw(self._frame(kind, ACK, 0, body if kind == PING else b""))
                 elif kind == DATA:
                     pending = self._hear(pending + body)
@@ -170,6 +182,7 @@ class RawRank:
         except OSError:
             pass  # told by `ended`
         self.ended.set()
+        self._add_room(STREAM, 0)
 
     def _hear(self, text):
         """The whole messages of `text`; returns what is left."""

@@ -34,7 +34,7 @@ class StoppedDaemonTest(harness.DaemonTest):
 
     def test_a_job_of_eplb_clients_loses_no_window(self):
         daemon = self.start()
-        job = self.started_job(daemon.endpoint, world=4, steps=10**6, step_ms=5, extra=("--report-every", "10"))
+        job = self.started_job(daemon.endpoint, world=4, steps=10**6, step_ms=15, extra=("--report-every", "10"))
         harness.wait_for(lambda: self.metrics(daemon)[0] > 20, 60, "windows are complete")
         self.stop_for_a_while(daemon)
         self.assert_complete_through(daemon, job.last_step() // 10 + 20)
