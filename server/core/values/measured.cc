@@ -51,8 +51,7 @@ std::optional<GpuTokens> TokensOnGpus(std::vector<TokensUnder> parts,
 namespace {
 
 // Tokens / speed.
-RealMatrix LoadsOf(const GpuTokens& tokens, const GpuSpeeds* speeds) {
-  RealMatrix loads = tokens.loads;
+RealMatrix LoadsOf(RealMatrix loads, const GpuSpeeds* speeds) {
   if (speeds == nullptr || speeds->num_gpus() != loads.cols()) return loads;
   for (int32_t gpu = 0; gpu < speeds->num_gpus(); ++gpu) {
     loads.col(gpu) /= speeds->SpeedOf(GpuId{gpu});
@@ -74,8 +73,29 @@ Evaluation EvaluateSplitTokens(const SplitTokens& split, std::span<const int64_t
 
 Evaluation EvaluateRan(const GpuTokens& tokens, const SplitTokens* split, const GpuSpeeds* speeds) {
   const auto num_gpus = static_cast<int32_t>(tokens.loads.cols());
-  if (split == nullptr) return EvaluateGpuLoads(LoadsOf(tokens, speeds), num_gpus);
+  if (split == nullptr) return EvaluateGpuLoads(LoadsOf(tokens.loads, speeds), num_gpus);
   return EvaluateSplitTokens(*split, split->peaks, num_gpus);
+}
+
+// Returns the tokens of each GPU under the static layout: slot s holds expert s % E. Equal to those
+// of Placement::Static, whose tables take longer to fill than a window takes to evaluate.
+RealMatrix StaticLoads(const Load& load, const Topology& topology) {
+  const RealMatrix tokens = load.ToDouble();
+  const int32_t least = topology.num_slots() / topology.num_experts();  // replicas of an expert
+  const int32_t with_one_more = topology.num_slots() % topology.num_experts();
+  RealMatrix loads = RealMatrix::Zero(topology.num_layers(), topology.num_gpus());
+  for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
+    int32_t expert = 0;
+    for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+      double sum = 0;
+      for (int32_t slot = 0; slot < topology.SlotsOf(GpuId{gpu}); ++slot) {
+        sum += tokens(layer, expert) / (expert < with_one_more ? least + 1 : least);
+        if (++expert == topology.num_experts()) expert = 0;
+      }
+      loads(layer, gpu) = sum;
+    }
+  }
+  return loads;
 }
 
 void SetWithoutEplb(const Evaluation& without, Measured& measured) {
@@ -103,10 +123,9 @@ std::optional<Measured> Measure(const Load& load, const GpuTokens& tokens, const
     SetWithoutEplb(EvaluateSplitTokens(*split, split->peaks_without_eplb, num_gpus), measured);
     return measured;
   }
-  const absl::StatusOr<Evaluation> initial =
-      Evaluate(load, Placement::Static(topology), {.speeds = speeds});
-  if (!initial.ok()) return measured;
-  measured.balancedness_static = initial->mean_balancedness;
+  if (speeds != nullptr && speeds->num_usable() < num_gpus) return measured;
+  measured.balancedness_static =
+      EvaluateGpuLoads(LoadsOf(StaticLoads(load, topology), speeds), num_gpus).mean_balancedness;
   SetWithoutEplb(EvaluateWithoutEplb(load, num_gpus, speeds), measured);
   return measured;
 }

@@ -207,6 +207,29 @@ TEST(MeasuredTest, ARankThatHadTooManyPartsLeavesTheWindowUnmeasured) {
   EXPECT_EQ(job.daemon.CountEvents("placements_differ"), 0);
 }
 
+TEST(MeasuredTest, TheStaticLayoutIsEvaluatedAsItsPlacementIs) {
+  for (const auto& [num_slots, num_gpus] : {std::pair{7, 7}, {8, 3}, {17, 4}, {21, 3}}) {
+    const Topology topology = Topology::Make({.num_layers = 2,
+                                              .num_experts = 7,
+                                              .num_slots = num_slots,
+                                              .num_gpus = num_gpus})
+                                  .value();
+    LoadMatrix counts(2, 7);
+    counts << 31, 0, 5, 17, 3, 44, 2, 1, 9, 60, 13, 0, 8, 77;
+    const Load load = Load::FromCounts(counts).value();
+    const Placement placement = Placement::Static(topology);
+    std::vector<double> values(static_cast<size_t>(num_gpus), 1);
+    values.back() = 0.7;
+    const GpuSpeeds speeds = GpuSpeeds::Make(num_gpus, values, {}).value();
+    for (const GpuSpeeds* used : {static_cast<const GpuSpeeds*>(nullptr), &speeds}) {
+      const Evaluation expected = Evaluate(load, placement, {.speeds = used}).value();
+      const GpuTokens tokens{.loads = Evaluate(load, placement).value().gpu_loads, .versions = {0}};
+      EXPECT_EQ(Measure(load, tokens, nullptr, topology, used).value().balancedness_static,
+                expected.mean_balancedness);
+    }
+  }
+}
+
 TEST(MeasuredTest, WithoutEplbEachExpertHasOneSlotWhereTheStaticLayoutDoublesTheFirstOnes) {
   const Topology topology =
       Topology::Make({.num_layers = 1, .num_experts = 4, .num_slots = 6, .num_gpus = 2}).value();
