@@ -26,8 +26,11 @@ absl::StatusOr<std::unique_ptr<ChildProcess>> StartDaemon(
     const Options& options, const std::vector<std::string>& environment, ProposalTimes* proposals) {
   std::vector<std::string> variables = {
       absl::StrCat("EPLB_MIGRATION_LAYERS_PER_CHUNK=", options.num_layers),
-      "EPLB_REPORT_EVERY_STEPS=1", "EPLB_LIMITS_MESSAGES_PER_SECOND=1000000",
-      "EPLB_LIMITS_MAX_SESSIONS=100000", "EPLB_LIMITS_MAX_SESSIONS_PER_PEER=100000"};
+      "EPLB_MIGRATION_MAX_PAUSE=1h",
+      "EPLB_REPORT_EVERY_STEPS=1",
+      "EPLB_LIMITS_MESSAGES_PER_SECOND=1000000",
+      "EPLB_LIMITS_MAX_SESSIONS=100000",
+      "EPLB_LIMITS_MAX_SESSIONS_PER_PEER=100000"};
   variables.insert(variables.end(), environment.begin(), environment.end());
   const std::string program = options.eplbd.empty() ? BesideThisProgram("eplbd") : options.eplbd;
   return ChildProcess::Start(
