@@ -209,11 +209,10 @@ TEST(MeasuredTest, ARankThatHadTooManyPartsLeavesTheWindowUnmeasured) {
 
 TEST(MeasuredTest, TheStaticLayoutIsEvaluatedAsItsPlacementIs) {
   for (const auto& [num_slots, num_gpus] : {std::pair{7, 7}, {8, 3}, {17, 4}, {21, 3}}) {
-    const Topology topology = Topology::Make({.num_layers = 2,
-                                              .num_experts = 7,
-                                              .num_slots = num_slots,
-                                              .num_gpus = num_gpus})
-                                  .value();
+    const Topology topology =
+        Topology::Make(
+            {.num_layers = 2, .num_experts = 7, .num_slots = num_slots, .num_gpus = num_gpus})
+            .value();
     LoadMatrix counts(2, 7);
     counts << 31, 0, 5, 17, 3, 44, 2, 1, 9, 60, 13, 0, 8, 77;
     const Load load = Load::FromCounts(counts).value();
