@@ -209,7 +209,7 @@ void Show(const State& state, Job& job, absl::Time now, v1::JobStatus& status) {
   status.set_run_number(
       static_cast<uint64_t>(job.current ? job.current->run_number : job.owner.run_number));
   wire::ToProto(wire::PatchOf(job.settings), status.mutable_policy());
-  if (job.current) status.mutable_policy()->set_every_steps(static_cast<uint32_t>(EverySteps(job)));
+  status.mutable_policy()->set_every_steps(static_cast<uint32_t>(EverySteps(job)));
   ShowState(state, job, now, status);
   ShowMeasured(job, status);
   ShowDecisions(state, job, status);

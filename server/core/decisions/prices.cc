@@ -77,7 +77,8 @@ bool Chooses(const Job& job) { return job.settings.policy.chooses; }
 
 int32_t EverySteps(const Job& job) {
   if (job.settings.every_steps > 0) return job.settings.every_steps;
-  return Chooses(job) ? std::max(1, job.current->report_every) : kUsualEverySteps;
+  const bool at_windows = Chooses(job) && job.current && job.current->report_every > 0;
+  return at_windows ? job.current->report_every : kUsualEverySteps;
 }
 
 Costs CostsOf(const State& state, const Job& job) {

@@ -16,7 +16,6 @@ bool Chooses(const Job& job);
 
 // Returns the least number of steps between two decisions. Where the settings say none, a policy
 // that chooses decides at every window, and every other policy after kUsualEverySteps.
-// REQUIRES: job.current.
 inline constexpr int32_t kUsualEverySteps = 50;
 int32_t EverySteps(const Job& job);
 
