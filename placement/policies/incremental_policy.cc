@@ -31,8 +31,11 @@ constexpr double kSignificance = 6;
 constexpr double kMostOfSlots = 0.095;
 constexpr double kMostToSpread = 0.04;
 constexpr double kFarOff = 0.4;
-// Beyond this the budget of a GPU ends too, unless it was given.
+// Beyond this the budget of a GPU ends too, unless it was given. Then the steps of a layer, times
+// its slots and GPUs, are at most kMostWork: a few copies may relieve one hot expert, but to
+// balance a wide layer anew is the work of `balanced`.
 constexpr double kVeryFarOff = 1;
+constexpr int64_t kMostWork = int64_t{1} << 23;
 // Copying all slots of a layer must lower its smooth maximum by this part of the bound; where the
 // layer is further off than kNearPeak, by less in the same measure, for it will soon move again.
 constexpr double kPriceOfAllSlots = 0.066;
@@ -195,9 +198,16 @@ bool IsOff(const Domain& domain, SlotRow layout, double bound, double tokens) {
   return squares > noise * (above + kSignificance * std::sqrt(2 * above));
 }
 
+bool IsVeryFarOff(const Domain& domain, SlotRow layout, double bound) {
+  Arrangement arrangement(domain);
+  arrangement.Assign(layout);
+  return arrangement.MaxLoad() > bound * (1 + kVeryFarOff);
+}
+
 struct OfferedSteps {
   double bound = 0;            // no layout has a smaller largest load
   int32_t copies_per_gpu = 0;  // at most
+  int64_t steps = 0;           // at most
   bool spread = false;         // first add the replicas that will be needed
 };
 
@@ -217,8 +227,8 @@ void OfferSteps(const Domain& domain, SlotRow incumbent, const OfferedSteps& ste
   while (steps.spread && !IsAbandoned(abandoned) && improvement.copies() < kMostToSpread * slots &&
          improvement.Spread(kLeastSpread)) {
   }
-  for (int32_t step = 0;
-       step < 2 * slots && !IsAbandoned(abandoned) && improvement.Step(price / slots); ++step) {
+  for (int64_t step = 0;
+       step < steps.steps && !IsAbandoned(abandoned) && improvement.Step(price / slots); ++step) {
     contest.Offer(arrangement.experts(), improvement.copies());
   }
 }
@@ -296,25 +306,23 @@ class IncrementalPolicy final : public Policy {
     if (bound <= 0 || !IsOff(domain, incumbent, bound, tokens.PerGpu(layer, domain.num_gpus()))) {
       return incumbent;
     }
-    const int32_t budget = BudgetOf(domain, incumbent, bound);
-    OfferedSteps steps{.bound = bound, .copies_per_gpu = budget, .spread = true};
+    const int32_t slots = domain.num_slots();
+    OfferedSteps steps{.bound = bound,
+                       .copies_per_gpu = options_.max_moves_per_gpu.value_or(kDefaultMovesPerGpu),
+                       .steps = int64_t{2} * slots,
+                       .spread = true};
+    if (!options_.max_moves_per_gpu.has_value() && IsVeryFarOff(domain, incumbent, bound)) {
+      steps.copies_per_gpu = slots;
+      steps.steps = std::min(steps.steps, kMostWork / slots / domain.num_gpus());
+    }
     OfferSteps(domain, incumbent, steps, abandoned, contest);
     if (contest.best_copies() == 0) {
       steps.spread = false;
       OfferSteps(domain, incumbent, steps, abandoned, contest);
     }
     const LayoutCopies copies = CopiesBetween(domain, before, balanced);
-    if (copies.most <= budget) contest.Offer(balanced, copies.sum);
+    if (copies.most <= steps.copies_per_gpu) contest.Offer(balanced, copies.sum);
     return contest.best();
-  }
-
-  // Copies into a GPU.
-  int32_t BudgetOf(const Domain& domain, SlotRow incumbent, double bound) const {
-    if (options_.max_moves_per_gpu.has_value()) return *options_.max_moves_per_gpu;
-    Arrangement arrangement(domain);
-    arrangement.Assign(incumbent);
-    if (arrangement.MaxLoad() <= bound * (1 + kVeryFarOff)) return kDefaultMovesPerGpu;
-    return arrangement.num_slots();
   }
 
   PolicyOptions options_;

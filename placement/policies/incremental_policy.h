@@ -9,7 +9,8 @@
 namespace eplb {
 
 // Transfers into a GPU per layer without max_moves_per_gpu. A layer whose hottest GPU carries more
-// than twice the bound, such as one that was never balanced, then gets any number.
+// than twice the bound, such as one that was never balanced, then gets any number, and wide layers
+// get few steps before `balanced`.
 inline constexpr int32_t kDefaultMovesPerGpu = 2;
 
 // Idea: a layer moves only when its GPUs are further above the bound than the sampling noise of a

@@ -62,6 +62,17 @@ TEST(IncrementalPolicyTest, FollowsADriftWithFewTransfers) {
       << "seed " << kIncrementalPolicySeed;
 }
 
+TEST(IncrementalPolicyTest, AWideLayerThatWasNeverBalancedIsPlannedByBalanced) {
+  const Topology wide = *Topology::Make(
+      {.num_layers = 1, .num_experts = 512, .num_slots = 1024, .num_gpus = 256, .num_nodes = 1});
+  const Load load = Drift{1, 512, 1, 0.1, kIncrementalPolicySeed}.Next();
+  const Placement anew = *MakeBalancedPolicy({})->Solve({.load = load, .topology = wide});
+  const Placement start = Placement::Static(wide);
+  const Placement next = *MakeIt()->Solve({.load = load, .topology = wide, .previous = &start});
+  ASSERT_LT(*Evaluate(load, start)->mean_balancedness, 0.5) << "very far off";
+  EXPECT_EQ(Evaluate(load, next)->peak_load, Evaluate(load, anew)->peak_load);
+}
+
 // If experts drift by a fifth a window, the placement of one window is nearly as good in the
 // next as one that is made from scratch.
 TEST(IncrementalPolicyTest, TheNextWindowLosesLittleAgainstPlanningFromScratch) {
