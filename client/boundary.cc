@@ -205,7 +205,7 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   shown_.Switch(
       {.version = propose.version, .digest = propose.digest, .placement = proposal.target});
   counts_.windows.Switched(step, propose.version);
-  cadence_.Switched(step, propose.chunk + 1 < propose.num_chunks);
+  cadence_.Switched(step);
   ++commits_;
   boundary_.SetOutcome("committed");
   log_.Write({.event = "commit",

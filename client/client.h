@@ -128,7 +128,8 @@ struct ClientOptions {
   int32_t num_groups = 1;
   int64_t first_step = 0;  // step of the first StepBoundary, e.g. that of a checkpoint
   // Steps between votes while no rank knows or expects a proposal; equal on all ranks. Otherwise
-  // each step votes, as do the first 32 steps of a run with a daemon that has proposed nothing yet.
+  // each step votes. With a daemon, a rank expects one in 32 steps from the start of a run, and
+  // from each switch.
   int32_t vote_every = 8;
   int32_t report_every = 2;  // steps in the first load windows; the daemon sets later lengths
   // "rank": each rank reports its own counts. "root": rank 0 reports the sum over all ranks, which

@@ -12,13 +12,14 @@ namespace eplb {
 // training thread.
 class VoteCadence {
  public:
-  // Steps from the start of a run in which a rank with a daemon expects its first change.
-  static constexpr int64_t kStartSteps = 32;
+  // Steps after the start of a run, and after each switch, in which a rank with a daemon expects a
+  // change: while loads change, a placement is seldom the last one.
+  static constexpr int64_t kActiveSteps = 32;
   static constexpr int64_t kMostVotes = 128;  // votes in a row because of one proposal
 
   // vote_every: steps between votes while nothing is expected, >= 1. first_step: first of the run.
   VoteCadence(int32_t vote_every, int64_t first_step)
-      : vote_every_(vote_every), next_(first_step), expects_until_(first_step + kStartSteps) {}
+      : vote_every_(vote_every), next_(first_step), expects_until_(first_step + kActiveSteps) {}
 
   // Sets whether rows are staged ahead from now on, as all ranks agreed.
   void SetAhead(bool ahead) {
@@ -44,11 +45,10 @@ class VoteCadence {
     next_ = least_expects < 0 && !ahead_ ? step + 1 : -1;
   }
 
-  // A chunk was switched after `step`. more: chunks of the same decision follow; the next one is
-  // expected within a vote interval.
-  void Switched(int64_t step, bool more) {
+  // A chunk was switched after `step`.
+  void Switched(int64_t step) {
     known_since_ = -1;
-    expects_until_ = more ? step + 1 + vote_every_ : 0;
+    expects_until_ = step + 1 + kActiveSteps;
   }
 
  private:

@@ -41,19 +41,17 @@ TEST(VoteCadenceTest, AJobThatStagesAheadVotesAtMultiplesAlone) {
   EXPECT_THAT(Votes(cadence, 0, 12, {3}), ElementsAre(3, 7, 11));
 }
 
-TEST(VoteCadenceTest, ARankExpectsAChangeAtTheStartWithAProposalAndBetweenChunks) {
+TEST(VoteCadenceTest, ARankExpectsAChangeAtTheStartWithAProposalAndAfterASwitch) {
   VoteCadence cadence(8, 100);
   EXPECT_EQ(cadence.Expects(100, /*knows_proposal=*/false, /*waits=*/true), -1);
   EXPECT_EQ(cadence.Expects(100, false, /*waits=*/false), 0) << "no daemon";
-  EXPECT_EQ(cadence.Expects(100 + VoteCadence::kStartSteps, false, true), 0);
+  EXPECT_EQ(cadence.Expects(100 + VoteCadence::kActiveSteps, false, true), 0);
   EXPECT_EQ(cadence.Expects(200, true, true), -1);
   EXPECT_EQ(cadence.Expects(199 + VoteCadence::kMostVotes, true, true), -1);
   EXPECT_EQ(cadence.Expects(200 + VoteCadence::kMostVotes, true, true), 0) << "no daemon ends it";
-  cadence.Switched(200, /*more=*/true);
-  EXPECT_EQ(cadence.Expects(208, false, true), -1);
-  EXPECT_EQ(cadence.Expects(209, false, true), 0) << "the next chunk did not come";
-  cadence.Switched(210, /*more=*/false);
-  EXPECT_EQ(cadence.Expects(211, false, true), 0);
+  cadence.Switched(200);
+  EXPECT_EQ(cadence.Expects(200 + VoteCadence::kActiveSteps, false, true), -1);
+  EXPECT_EQ(cadence.Expects(201 + VoteCadence::kActiveSteps, false, true), 0) << "none came";
 }
 
 }  // namespace

@@ -173,7 +173,7 @@ void SimRank::OnStaged(const std::shared_ptr<const Proposal>& proposal,
   if ((*minimum)[0] == 1) {
     running_ = {propose.version, propose.digest, proposal->target};
     windows_.Switched(step_, propose.version);
-    cadence_.Switched(step_, propose.chunk + 1 < propose.num_chunks);
+    cadence_.Switched(step_);
     Log(Kind::kCommit, propose.version, propose.digest);
     options_.on_running(step_ + 1, running_);
     context_.Count("rank_committed");
