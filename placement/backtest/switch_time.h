@@ -15,8 +15,8 @@ struct SwitchTime {
   // Without a proposal the ranks vote after every such number of steps, so the first chunk waits
   // for a step that this divides. While a proposal is outstanding they vote after each step.
   int32_t vote_every = 1;
-  int64_t start_steps = 0;  // first steps of a run, in which each votes until the first change
-  int32_t chunk_steps = 1;  // steps from one chunk to the next
+  int64_t active_steps = 0;  // steps from the start and from each switch, each of which votes
+  int32_t chunk_steps = 1;   // steps from one chunk to the next
   int64_t layers_per_chunk = std::numeric_limits<int64_t>::max();
   int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // rows of staging of one GPU
   double max_pause_seconds = std::numeric_limits<double>::infinity();
@@ -27,7 +27,7 @@ struct SwitchTime {
 
 // Settings of a job that nobody changed: defaults of the client library and of the daemon.
 inline constexpr int32_t kUsualVoteEvery = 8;
-inline constexpr int64_t kUsualStartSteps = 32;
+inline constexpr int64_t kUsualActiveSteps = 32;
 inline constexpr int64_t kUsualStagingLayers = 4;  // or as many more as fit into the next
 inline constexpr int64_t kUsualStagingBytes = int64_t{256} << 20;
 inline constexpr int64_t kUsualLayersPerChunk = 64;

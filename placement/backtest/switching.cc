@@ -177,7 +177,7 @@ int64_t Switching::begins_at() const {
 int64_t Switching::FirstBoundary(const SwitchTime& time, int64_t step) const {
   const int64_t held = After(step, time.decide_steps);
   if (!due_.empty() && due_.back().step >= held) return due_.back().step + time.chunk_steps;
-  if (!has_begun_ && held < time.start_steps) return held;
+  if (held < active_from_ + time.active_steps) return held;
   return (held + time.vote_every - 1) / time.vote_every * time.vote_every;
 }
 
@@ -211,14 +211,15 @@ void Switching::Schedule(std::span<const LayerChange> changes, const SwitchTime&
       begun = num_chunks_ + 1;
     }
   }
-  if (!changes.empty()) ++num_chunks_;
+  if (changes.empty()) return;
+  ++num_chunks_;
+  active_from_ = due_.back().step;
 }
 
 absl::Status Switching::Begin(const Change& change, const SwitchTime& time, int64_t step) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<LayerChange> changes, ChangesTo(change, time));
   target_ = std::make_shared<const Placement>(change.target);
   Schedule(changes, time, FirstBoundary(time, step));
-  has_begun_ = true;
   return absl::OkStatus();
 }
 

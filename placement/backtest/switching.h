@@ -103,7 +103,7 @@ class Switching {
   std::vector<int32_t> copies_;  // [L], layers of the model that a layer stands for
   std::vector<Due> due_;         // by step
   int64_t num_chunks_ = 0;
-  bool has_begun_ = false;  // a first change was made
+  int64_t active_from_ = 0;  // the start, or the newest switch
 };
 
 }  // namespace eplb

@@ -314,7 +314,7 @@ SwitchTime UsualSwitchTime(const Topology& topology, const Costs& costs) {
   if (layer_bytes > 0) layers = std::max(layers, kUsualStagingBytes / layer_bytes);
   return {.decide_steps = 1,
           .vote_every = kUsualVoteEvery,
-          .start_steps = kUsualStartSteps,
+          .active_steps = kUsualActiveSteps,
           .layers_per_chunk = kUsualLayersPerChunk,
           .rows_per_chunk = layers * topology.max_slots_per_gpu(),
           .max_pause_seconds = kUsualMaxPauseSeconds,

@@ -32,8 +32,7 @@ _MARK = ".eplb-demo"  # a folder that has it, and no folders in it, is one of ea
 _FIRST_LINE = "eplbd.out"
 _PR_SET_PDEATHSIG = 1
 _AROUND_SECONDS = 8  # the start, the checks after switches and the report
-# The demonstration decides often, so that a run of less than a minute shows many rebalances.
-_SETTINGS = ("policy.every_steps=10", "report.every_steps=10", "listen.unix=none")
+_SETTINGS = ("listen.unix=none",)
 
 
 class Failed(Exception):
@@ -149,7 +148,7 @@ def _run(options: argparse.Namespace, processes: _Processes) -> int:
           f"  {eplbctl} top --endpoint {addresses['grpc']}\nTo see training outlive the daemon:\n"
           f"  kill -9 {daemon.pid}; {shlex.join(map(str, daemon_command))} {listen}", flush=True)
     job = [trainer, "--world", _RANKS, "--endpoint", addresses["grpc"], "--trace", trace, "--steps", options.steps, "--slots", _SLOTS,
-           "--step-ms", options.step_ms, "--split", "batch", "--report-every", 10, "--log-dir", run, "--report-json", run / "run.json"]
+           "--step-ms", options.step_ms, "--split", "batch", "--log-dir", run, "--report-json", run / "run.json"]
     # The ranks meet through the daemon, which tells launches apart by this.
     environment = {**os.environ, "EPLB_LAUNCH_ID": f"demo-{os.getpid()}"}
     ranks = [processes.start([*job, "--rank", rank, *(["--progress"] if rank == 0 else [])], None,

@@ -36,16 +36,37 @@ std::vector<MeasuredPause> UsualPauses(const Job& job) {
   return {pauses.begin() + (skips ? 1 : 0), pauses.end()};
 }
 
-// Over the newest switches: one that a busy host delayed does not price all later ones. 0 before
-// the first.
-double MeanSecondsPerByte(const Job& job) {
+// What a boundary takes: the fixed time, and that of a byte of its fullest rank.
+struct PauseLine {
+  double fixed_seconds = 0;
+  double seconds_per_byte = 0;  // 0 before the first switch
+};
+
+// The line through the newest switches: one that a busy host delayed does not price all later ones.
+// Neither part is below 0. Of switches with equally many bytes all of the time is that of the
+// bytes.
+PauseLine FitPauses(const Job& job) {
+  const std::vector<MeasuredPause> pauses = UsualPauses(job);
   double seconds = 0;
   double bytes = 0;
-  for (const MeasuredPause& pause : UsualPauses(job)) {
+  for (const MeasuredPause& pause : pauses) {
     seconds += pause.seconds;
     bytes += static_cast<double>(pause.bytes);
   }
-  return bytes > 0 ? seconds / bytes : 0;
+  if (bytes <= 0) return {};
+  const auto count = static_cast<double>(pauses.size());
+  double covariance = 0;
+  double variance = 0;
+  for (const MeasuredPause& pause : pauses) {
+    const double more = static_cast<double>(pause.bytes) - bytes / count;
+    covariance += more * (pause.seconds - seconds / count);
+    variance += more * more;
+  }
+  const double slope = variance > 0 ? covariance / variance : seconds / bytes;
+  const double per_byte =
+      std::clamp(slope, kLeastSecondsPerByte, std::max(kLeastSecondsPerByte, seconds / bytes));
+  return {.fixed_seconds = std::max(0.0, (seconds - per_byte * bytes) / count),
+          .seconds_per_byte = per_byte};
 }
 
 // Sets what a boundary takes as the newest chunks show. In small chunks votes weigh more than
@@ -109,6 +130,7 @@ SwitchTime SwitchTimeOf(const Job& job) {
   const auto chunk_steps = static_cast<int32_t>(std::clamp(message_steps, 1.0, 1e6));
   return {.decide_steps = std::max(1.0, decide_steps),
           .vote_every = std::max(1, job.current->vote_every),
+          .active_steps = kUsualActiveSteps,
           .chunk_steps = chunk_steps,
           .layers_per_chunk = limits.layers_per_chunk,
           .rows_per_chunk = limits.rows_per_chunk,
@@ -138,12 +160,14 @@ std::string WhyNotNextChunk(const Job& job) {
 Costs PricesOf(const State& state, const Job& job) {
   Costs costs = CostsOf(state, job);
   if (costs.token_seconds <= 0) costs.token_seconds = MeasuredTokenSeconds(job);
-  const double per_byte = MeanSecondsPerByte(job);
-  if (costs.token_seconds <= 0 || costs.bandwidths == BandwidthSource::kGiven || per_byte <= 0) {
+  const PauseLine line = FitPauses(job);
+  if (costs.token_seconds <= 0 || costs.bandwidths == BandwidthSource::kGiven ||
+      line.seconds_per_byte <= 0) {
     return costs;
   }
   costs.bandwidths = BandwidthSource::kMeasured;
-  const double bytes_per_s = 1 / per_byte;
+  if (costs.stall_seconds <= 0) costs.stall_seconds = line.fixed_seconds;
+  const double bytes_per_s = 1 / line.seconds_per_byte;
   costs.intra_bytes_per_s = bytes_per_s;
   costs.inter_bytes_per_s = bytes_per_s;
   return costs;
