@@ -128,8 +128,7 @@ class Daemon(Process):
     """An eplbd process on fixed ports, so that it can be killed and started again."""
 
     def __init__(self, directory, policy_every=50, name="eplbd", config="", policy="incremental"):
-        """policy: one that decides at the first window; auto waits until its back-test has seen some. config: more TOML, after
-        the [policy] table."""
+        """policy: by default one that decides by rules alone, every policy_every steps. config: more TOML, after the [policy] table."""
         super().__init__(name, directory)
         self.directory = pathlib.Path(directory)
         self.grpc_port, self.http_port = free_port(), free_port()

@@ -20,7 +20,7 @@ def balancedness_of(layers):
 class WholePathTest(harness.DaemonTest):
     def setUp(self):
         super().setUp()
-        self.daemon = self.started_daemon()
+        self.daemon = self.started_daemon(policy="auto", policy_every=0)
 
     def start_job(self, **options):
         return self.started_job(self.daemon.endpoint, **options)
