@@ -17,7 +17,7 @@
 namespace eplb {
 namespace {
 
-// tests/bench/flow_table.py judges the constants.
+// tests/bench/auto_table.py judges the constants.
 
 // Copying all slots of a layer must take this part of the mean load from the least maximum.
 constexpr double kPriceOfSplitCopies = 0.02;

@@ -18,7 +18,7 @@
 namespace eplb {
 namespace {
 
-// tests/bench/drift_table.py judges the constants: balancedness and bytes on loads that drift.
+// tests/bench/auto_table.py judges the constants: time saved on loads of many kinds.
 
 // A layer closer to its bound than this is left alone.
 constexpr double kLeastExcess = 0.02;
