@@ -215,6 +215,7 @@ Verdict CheckCandidate(const v1::JobStatus& job) {
 }
 
 bool CameToNothing(const v1::Plan& plan) {
+  if (plan.replaced_by() != 0) return false;
   return plan.result() == v1::PLAN_RESULT_WITHDRAWN || plan.result() == v1::PLAN_RESULT_PARTIAL ||
          plan.result() == v1::PLAN_RESULT_FAILED;
 }

@@ -46,11 +46,12 @@ std::string InFlightText(const Explanation& explanation) {
                          job.state() == v1::JOB_STATE_CANCELLING;
   if (!in_flight) return "";
   std::string text = "in flight: ";
-  if (!explanation.plans.empty() &&
-      explanation.plans.front().result() == v1::PLAN_RESULT_PROPOSED) {
-    const v1::Plan& plan = explanation.plans.front();
+  for (const v1::Plan& plan : explanation.plans) {
+    // A newer decision may wait for it.
+    if (plan.result() != v1::PLAN_RESULT_PROPOSED || plan.first_version() == 0) continue;
     absl::StrAppend(&text, "decision ", plan.plan(), ", chunk ", plan.chunks_committed() + 1,
                     " of ", plan.num_chunks(), ", ");
+    break;
   }
   int prepared = 0;
   int applied = 0;

@@ -113,6 +113,7 @@ absl::StatusOr<MovedRows> Switching::Interrupt(const SwitchTime& time, int64_t s
     dropped.chunks += due.rows.chunks;
     return true;
   });
+  active_from_ = due_.back().step;
   std::vector<LayerPlacement> layers;
   for (int32_t layer = 0; layer < std::ssize(copies_); ++layer) {
     const auto newest = std::find_if(due_.rbegin(), due_.rend(),

@@ -84,6 +84,7 @@ class RawRank:
         self.rank, self.world, self.on_proposal = rank, world, on_proposal
         self.welcomed, self.ended = threading.Event(), threading.Event()
         self.lock = threading.Lock()
+        self.reader = None
         self.room, self.more_room = {0: 65535, STREAM: 65535}, threading.Condition()  # bytes that the daemon will read
         self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
         self.socket.settimeout(None)
@@ -146,7 +147,9 @@ class RawRank:
         up = field(kind, message) or varint(kind << 3 | 2) + b"\0"
         body = struct.pack("!BI", 0, len(up)) + up
         with self.more_room:
-            self.more_room.wait_for(lambda: self.ended.is_set() or min(self.room.values()) >= len(body))
+            # The thread that reads, and answers, makes room: it must not wait for it.
+            if threading.current_thread() is not self.reader:
+                self.more_room.wait_for(lambda: self.ended.is_set() or min(self.room.values()) >= len(body), 60)
             self.room = {stream: room - len(body) for stream, room in self.room.items()}
         self._send_raw(self._frame(DATA, 0, STREAM, body))
 

@@ -230,9 +230,7 @@ bool SimDaemon::Execute(const core::Effect& effect, std::optional<core::StoreFai
     disk.jobs.erase(forget->job);
     disk.plans.erase(forget->job);
   } else if (const auto* plan = std::get_if<core::StorePlan>(&effect)) {
-    if (plan->plan.reason().find("replaced the rest") != std::string::npos) {
-      context_.Count("chunks_replaced");
-    }
+    if (plan->plan.replaced_by() != 0) context_.Count("chunks_replaced");
     if (disk.works)
       disk.plans[plan->job].insert_or_assign(static_cast<int64_t>(plan->plan.plan()), plan->plan);
   } else if (const auto* reply = std::get_if<core::Reply>(&effect)) {

@@ -94,7 +94,7 @@ void LeaveSolve(DecisionContext& context, Job& job) {
 
 // Leaves the solve, with the decision on record.
 void EndSolve(DecisionContext& context, Job& job, const char* event, v1::Plan plan) {
-  Remember(job);
+  if (!RepeatsKept(job, plan)) Remember(job);
   const std::string reason = plan.reason();
   LeaveSolve(context, job);
   RecordEvent(context, job, event, job.last_known->version, reason);
@@ -286,10 +286,11 @@ void AskAgain(DecisionContext& context, Job& job) {
                            std::string(asked.message())));
 }
 
-// Returns true while a chunk is in flight that a newer decision may follow.
+// Returns true while a chunk is in flight that a newer decision may follow. What an operator asked
+// for is not replaced.
 bool MayFollow(const Job& job) {
   const bool in_flight = job.phase == Phase::kPreparing || job.phase == Phase::kVoting;
-  return in_flight && job.solving.id == 0 && !job.chunks.despite_pause;
+  return in_flight && job.solving.id == 0 && job.chunks.asked_by.empty();
 }
 
 // Records the plan and takes its chunks, none of which is proposed yet.
@@ -308,24 +309,28 @@ void TakeChunks(DecisionContext& context, Job& job, Bundle& bundle) {
   AddPlan(context, job, std::move(bundle.plan));
   Remember(job);
   job.chunks.decision = static_cast<int64_t>(job.plans.back().plan());
+  SettlePlan(context, job, "");  // one of which no chunk was proposed
 }
 
 // Lets the decision's chunks replace those that are still to be proposed: they begin where the
 // chunk in flight ends. Layers that were to change anyway are worth what both decisions gain.
 void ReplaceRest(DecisionContext& context, Job& job, Bundle bundle, const Placement& target) {
   const std::deque<Chunk>& rest = job.chunks.rest;
-  std::vector<double>& falls = bundle.falls;
+  std::vector<double> falls = bundle.falls;
   for (const Chunk& chunk : rest) {
     for (const LayerPlacement& layer : chunk.layers) {
       const auto index = static_cast<size_t>(layer.layer.value);
-      if (index < job.chunks.falls.size()) falls[index] += job.chunks.falls[index];
+      if (index >= job.chunks.falls.size()) continue;
+      falls[index] =
+          bundle.falls[index] + job.chunks.falls[index];  // once for all parts of a layer
     }
   }
+  bundle.falls = std::move(falls);
   absl::StatusOr<Cut> cut;
   {
     const ReadersIn readers(context.lock);
-    cut = CutAll(*job.proposal->after, target, falls, CostsOf(context.state, job), LimitsOf(job),
-                 LeastStagingRows(*job.current));
+    cut = CutAll(*job.proposal->after, target, bundle.falls, CostsOf(context.state, job),
+                 LimitsOf(job), LeastStagingRows(*job.current));
   }
   v1::Plan& plan = bundle.plan;
   if (!rest.empty()) {
@@ -336,6 +341,7 @@ void ReplaceRest(DecisionContext& context, Job& job, Bundle bundle, const Placem
     if (cut.ok()) job.chunks = {};
     plan.set_result(v1::PLAN_RESULT_KEPT);
     plan.set_num_chunks(0);
+    plan.clear_transfers();
     absl::StrAppend(plan.mutable_reason(), "; kept, ",
                     cut.ok() ? "nothing else is to be moved" : cut.status().ToString());
     EndSolve(context, job, "kept", std::move(plan));
@@ -344,6 +350,9 @@ void ReplaceRest(DecisionContext& context, Job& job, Bundle bundle, const Placem
   bundle.chunks = std::move(cut->chunks);
   plan.set_num_chunks(static_cast<uint32_t>(bundle.chunks.size()));
   plan.set_transfers(static_cast<uint64_t>(cut->transfers));
+  absl::StrAppend(plan.mutable_reason(), "; from the chunk in flight on that is ",
+                  CountText(std::ssize(bundle.chunks), "chunk"), " with ",
+                  CountText(cut->transfers, "transfer"));
   TakeChunks(context, job, bundle);
 }
 
@@ -457,6 +466,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   RecordLeftOut(context, job, *decision);
   const bool observe = job.settings.observe || preview;
   if (decision->chunks.empty()) {
+    job.chunks.decided_last_step = job.solving.last_step;  // it confirms those still to come
     EndSolve(context, job, "kept", PlanOf(job, v1::PLAN_RESULT_KEPT, decision->reason, *decision));
   } else if (observe) {
     const std::string reason =

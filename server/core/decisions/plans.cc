@@ -9,6 +9,7 @@
 #include "absl/strings/strip.h"
 
 #include "base/errors.h"
+#include "server/core/decisions/prices.h"
 #include "server/core/state/memory.h"
 
 namespace eplb::core {
@@ -142,8 +143,17 @@ void AddCandidates(const PlannerState& state,
   }
 }
 
+bool RepeatsKept(const Job& job, const v1::Plan& plan) {
+  const auto is_kept = [](const v1::Plan& one) {
+    return one.result() == v1::PLAN_RESULT_KEPT && one.asked_by().empty();
+  };
+  return Chooses(job) && !job.plans.empty() && is_kept(plan) && is_kept(job.plans.back());
+}
+
 void AddPlan(DecisionContext& context, Job& job, v1::Plan plan) {
-  plan.set_plan(job.plans.empty() ? 1 : job.plans.back().plan() + 1);
+  const bool repeats = RepeatsKept(job, plan);
+  plan.set_plan(job.plans.empty() ? 1 : job.plans.back().plan() + (repeats ? 0 : 1));
+  if (repeats) job.plans.pop_back();
   plan.set_unix_micros(absl::ToUnixMicros(context.now));
   plan.set_base_version(static_cast<uint64_t>(job.last_known->version));
   plan.set_received_bytes(0);
@@ -153,7 +163,7 @@ void AddPlan(DecisionContext& context, Job& job, v1::Plan plan) {
   if (std::ssize(job.plans) > kMaxPlans) job.plans.pop_front();
   ForgetOldTimes(job);
   // A proposed one is written with its first version, by NoteProposed.
-  if (!IsOpen(job.plans.back())) Write(context, job, job.plans.back());
+  if (!repeats && !IsOpen(job.plans.back())) Write(context, job, job.plans.back());
 }
 
 v1::Plan* OpenPlan(Job& job, int64_t number) {
@@ -276,6 +286,7 @@ void SettlePlan(DecisionContext& context, Job& job, const std::string& why) {
       chunk->set_ended_unix_micros(absl::ToUnixMicros(context.now));
     }
     const bool replaced = number < to_come;
+    if (replaced) plan.set_replaced_by(static_cast<uint64_t>(to_come));
     ClosePlan(context, job, plan,
               replaced ? absl::StrCat("decision ", to_come, " replaced the rest") : why);
   }
@@ -285,10 +296,14 @@ void SettleOldPlan(DecisionContext& context, Job& job) {
   // A chunk is proposed only after the commit of the one before was stored, so at most the chunk in
   // flight is unknown. Versions tell no more: a new run may have reserved one between two chunks.
   const auto runs = static_cast<uint64_t>(job.last_known->version);
+  const auto was_proposed = [runs](const v1::Plan& plan) {
+    return IsOpen(plan) && plan.first_version() > 0 && runs >= plan.first_version();
+  };
+  const auto newest = std::find_if(job.plans.rbegin(), job.plans.rend(), was_proposed);
   for (v1::Plan& plan : job.plans) {
     if (!IsOpen(plan)) continue;
     const bool in_flight_ran =
-        plan.first_version() > 0 && runs >= plan.first_version() && runs > plan.last_version();
+        newest != job.plans.rend() && &plan == &*newest && runs > plan.last_version();
     if (in_flight_ran && plan.chunks_committed() < plan.num_chunks()) {
       plan.set_chunks_committed(plan.chunks_committed() + 1);
       plan.clear_received_bytes();

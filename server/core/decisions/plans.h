@@ -20,7 +20,12 @@ inline constexpr char kForRollback[] = "for a rollback to version ";
 void AddCandidates(const PlannerState& state,
                    google::protobuf::RepeatedPtrField<v1::TriedCandidate>* out);
 
-// Numbers and keeps a plan; fills in when it was decided and on which version.
+// Returns true if the newest plan and this one, which nobody asked for, only keep the placement. A
+// policy that chooses decides at every window, and of such a row the newest plan stands for all.
+bool RepeatsKept(const Job& job, const v1::Plan& plan);
+
+// Numbers and keeps a plan; fills in when it was decided and on which version. A plan that
+// RepeatsKept replaces the newest one and is not written.
 void AddPlan(DecisionContext& context, Job& job, v1::Plan plan);
 
 // The plan with this number; null unless chunks of it are in flight or still to be proposed.

@@ -36,15 +36,15 @@ std::vector<MeasuredPause> UsualPauses(const Job& job) {
   return {pauses.begin() + (skips ? 1 : 0), pauses.end()};
 }
 
-// What a boundary takes: the fixed time, and that of a byte of its fullest rank.
+// Time of a boundary: a fixed part, and one for each byte of its fullest rank.
 struct PauseLine {
   double fixed_seconds = 0;
   double seconds_per_byte = 0;  // 0 before the first switch
 };
 
-// The line through the newest switches: one that a busy host delayed does not price all later ones.
-// Neither part is below 0. Of switches with equally many bytes all of the time is that of the
-// bytes.
+// Returns the line through the newest switches: one that a busy host delayed does not price all
+// later ones. The bytes take all of the time if the largest switch has less than twice the bytes of
+// the smallest, and always at least half of it.
 PauseLine FitPauses(const Job& job) {
   const std::vector<MeasuredPause> pauses = UsualPauses(job);
   double seconds = 0;
@@ -55,18 +55,20 @@ PauseLine FitPauses(const Job& job) {
   }
   if (bytes <= 0) return {};
   const auto count = static_cast<double>(pauses.size());
-  double covariance = 0;
-  double variance = 0;
-  for (const MeasuredPause& pause : pauses) {
-    const double more = static_cast<double>(pause.bytes) - bytes / count;
-    covariance += more * (pause.seconds - seconds / count);
-    variance += more * more;
+  const auto [small, large] = std::ranges::minmax_element(pauses, {}, &MeasuredPause::bytes);
+  double per_byte = seconds / bytes;
+  if (large->bytes >= 2 * small->bytes) {
+    double covariance = 0;
+    double variance = 0;
+    for (const MeasuredPause& pause : pauses) {
+      const double more = static_cast<double>(pause.bytes) - bytes / count;
+      covariance += more * (pause.seconds - seconds / count);
+      variance += more * more;
+    }
+    per_byte = std::clamp(covariance / variance, per_byte / 2, per_byte);
   }
-  const double slope = variance > 0 ? covariance / variance : seconds / bytes;
-  const double per_byte =
-      std::clamp(slope, kLeastSecondsPerByte, std::max(kLeastSecondsPerByte, seconds / bytes));
   return {.fixed_seconds = std::max(0.0, (seconds - per_byte * bytes) / count),
-          .seconds_per_byte = per_byte};
+          .seconds_per_byte = std::max(per_byte, kLeastSecondsPerByte)};
 }
 
 // Sets what a boundary takes as the newest chunks show. In small chunks votes weigh more than

@@ -14,8 +14,8 @@ namespace eplb::core {
 // True if the job's policy chooses among others, at a pace of its own.
 bool Chooses(const Job& job);
 
-// Returns the least number of steps between two decisions. Where the settings say none, a policy
-// that chooses decides at every window, and every other policy after kUsualEverySteps.
+// Returns the least number of steps between two decisions. If the settings have none, a policy that
+// chooses decides at every window, and every other policy after kUsualEverySteps.
 inline constexpr int32_t kUsualEverySteps = 50;
 int32_t EverySteps(const Job& job);
 
@@ -25,8 +25,9 @@ Costs CostsOf(const State& state, const Job& job);
 // The same, with measured prices where the configuration has none. A policy that chooses gets the
 // price of a token from the time of a step: its fullest GPUs are taken to compute experts for
 // kExpertsShareOfStep of it. Such a job is not priced until a window and the time of a step were
-// measured. The price of a byte is that of the newest switches; before the first one it is that of
-// a fast link: were it assumed to be dear, nothing might ever be measured.
+// measured. The price of a byte, and the fixed time of a migration, are those of the newest
+// switches; before the first one it is that of a fast link: were it assumed to be dear, nothing
+// might ever be measured.
 inline constexpr double kExpertsShareOfStep = 0.5;
 Costs PricesOf(const State& state, const Job& job);
 // Returns the limits of the job's next chunks. REQUIRES: job.current.

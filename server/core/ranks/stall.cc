@@ -157,7 +157,8 @@ bool DecisionsAreDue(const State& state, const Job& job) {
 Stall DecisionStall(const State& state, const Job& job, absl::Time now) {
   if (job.current->num_connected == 0 || !DecisionsAreDue(state, job)) return {};
   const int64_t window = WindowSteps(*job.current);
-  const int64_t every = std::max<int64_t>(EverySteps(job), window);
+  const int32_t set = job.settings.every_steps;
+  const int64_t every = std::max<int64_t>(set > 0 ? set : kUsualEverySteps, window);
   const int64_t since = std::max({job.decisions.last_step.value_or(-1),
                                   job.decisions.chooser.last_step, job.current->rate.first_step});
   const int64_t steps = job.windows.complete.back().last_step - since;
@@ -183,7 +184,7 @@ Stall FailureStall(const State&, const Job& job, absl::Time) {
                                     " decisions failed, the newest: ", job.plans.back().reason())};
 }
 
-// The newest proposals of this run, newest first.
+// The newest proposals of this run, newest first, but for those that a newer decision replaced.
 std::vector<const v1::Plan*> NewestProposals(const Job& job) {
   std::vector<const v1::Plan*> proposals;
   for (auto plan = job.plans.rbegin(); plan != job.plans.rend(); ++plan) {
@@ -191,7 +192,7 @@ std::vector<const v1::Plan*> NewestProposals(const Job& job) {
     const bool ended = plan->result() == v1::PLAN_RESULT_COMMITTED ||
                        plan->result() == v1::PLAN_RESULT_WITHDRAWN ||
                        plan->result() == v1::PLAN_RESULT_PARTIAL;
-    if (ended) proposals.push_back(&*plan);
+    if (ended && plan->replaced_by() == 0) proposals.push_back(&*plan);
     if (std::ssize(proposals) == kProposalsLookedAt) break;
   }
   return proposals;

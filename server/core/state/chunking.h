@@ -99,9 +99,9 @@ struct Cut {
   int64_t transfers = 0;      // a layer in parts has those of all parts
 };
 
-// Cuts it into chunks, the layers worth most first. falls: as in OrderByValue, or empty: as they
-// rise. staging_rows: of the rank that has least, for one layer.
-// errors: FailedPrecondition if a layer needs more; those of SplitToFit and Complete.
+// Cuts the change into chunks, the layers worth most first. falls: as in OrderByValue, or empty: as
+// they rise. staging_rows: of the rank that has least, for one layer. errors: FailedPrecondition if
+// a layer needs more; those of SplitToFit and Complete.
 absl::StatusOr<Cut> CutAll(const Placement& before, const Placement& target,
                            std::span<const double> falls, const Costs& costs,
                            const BoundaryLimits& limits, int64_t staging_rows);

@@ -84,7 +84,7 @@ eplb.rebalances = (() => {
       const turn = ++asked;
       const newest = await Promise.all(plans.slice(0, SHOWN).map(timed));
       if (turn !== asked) return;
-      note.textContent = inFlight(job, plans[0])
+      note.textContent = inFlight(job, plans.find((plan) => plan.result === "proposed" && plan.first_version > 0))
         || (plans.length === 0 ? NONE[context.kind] : context.kind === "trace" ? "A replay has no times: nothing ran." : "");
       if (context.kind === "trace") return;
       const most = Math.max(1, ...newest.flatMap((plan) => phases(plan).map((one) => one.seconds ?? 0)));

@@ -57,6 +57,7 @@ TEST_F(TopTest, ARebalanceInFlightShowsItsChunkAndItsSlowestRank) {
   plan.set_plan(12);
   plan.set_result(v1::PLAN_RESULT_PROPOSED);
   plan.set_num_chunks(4);
+  plan.set_first_version(3);
   plan.set_chunks_committed(1);
   daemon_.plans.insert(daemon_.plans.begin(), plan);
   EXPECT_THAT(Screen(), HasSubstr("\nin flight: decision 12, chunk 2 of 4, 5 of 8 ranks were "

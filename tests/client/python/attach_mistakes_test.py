@@ -324,14 +324,12 @@ def before_the_step(trainer, steps):
 
 
 def at_each_micro_batch(trainer, steps):
-    """Votes are at the boundaries of first micro-batches."""
+    """The optimizer steps behind the last one."""
+    trainer.optimizer.zero_grad()
     for _ in range(steps):
-        trainer.optimizer.zero_grad()
-        for is_last in (False, True):
-            trainer.backward()
-            if is_last:
-                trainer.optimizer.step()
-            trainer.boundary(0.05)
+        trainer.backward()
+        trainer.boundary(0.05)
+    trainer.optimizer.step()
 
 
 def by_another_optimizer(trainer, steps):

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/core/decisions/prices.h"
 #include "server/core/decisions/question.h"
 #include "server/core/solution.h"
 #include "tests/server/core/core_harness.h"
@@ -292,16 +293,19 @@ TEST(TriggerTest, SettingsThatChangeWhileThePolicyComputesHoldForItsAnswer) {
   EXPECT_EQ(job.NewestPlan().result(), v1::PLAN_RESULT_KEPT);
 }
 
+// A load under which the exchange is bad.
+wire::LoadReport Reversed() {
+  wire::LoadReport report = TestReport(20, 29);
+  report.counts = LoadMatrix::Constant(4, 6, 10);
+  report.counts.col(0) = 1000;
+  report.counts.col(2) = 1000;
+  return report;
+}
+
 // A job whose ranks are PREPARED for layers 0 and 1 of four that are exchanged. While the chunk is
 // in flight it reports a load under which the exchange is bad.
 struct SwitchingJob : PreparedJob {
-  SwitchingJob() : PreparedJob(Exchanged({0, 1, 2, 3})) {
-    wire::LoadReport report = TestReport(20, 29);
-    report.counts = LoadMatrix::Constant(4, 6, 10);
-    report.counts.col(0) = 1000;
-    report.counts.col(2) = 1000;
-    SayAll(report);
-  }
+  SwitchingJob() : PreparedJob(Exchanged({0, 1, 2, 3})) { SayAll(Reversed()); }
   v1::Plan Plan(int64_t number) const { return *daemon.core().OnePlan(kJob, number); }
 };
 
@@ -411,6 +415,86 @@ TEST(SwitchingTest, ASolveThatIsLateLetsTheChunksGoOn) {
   EXPECT_EQ(job.daemon.state(), "VOTING");
   job.CommitAll(32);
   EXPECT_EQ(job.ranks[0].placement, Exchanged({0, 1, 2, 3}));
+}
+
+TEST(SwitchingTest, ADecisionIsAlsoMadeWhileRanksPrepare) {
+  ProposedJob job(Exchanged({0, 1, 2, 3}));
+  job.SayAll(Reversed());
+  EXPECT_EQ(job.daemon.state(), "PREPARING");
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+}
+
+TEST(SwitchingTest, TheSolveEndsWithChunksThatAreNotProposedAnyMore) {
+  SwitchingJob old;  // decided on the load up to step 9, a decision every 20 steps
+  ASSERT_TRUE(old.VoteAndDeliver(9 + kMostIntervals * 20 + 1));
+  EXPECT_EQ(old.daemon.state(), "IDLE");
+  EXPECT_EQ(old.daemon.cancelled_solves().size(), 1u);
+
+  SwitchingJob unstored;
+  unstored.daemon.store_works = false;
+  ASSERT_TRUE(unstored.VoteAndDeliver(32));
+  EXPECT_EQ(unstored.daemon.state(), "IDLE");
+  EXPECT_EQ(unstored.daemon.cancelled_solves().size(), 1u);
+
+  SwitchingJob drained;
+  drained.daemon.Handle(DrainRequested{});
+  EXPECT_EQ(drained.Plan(2).result(), v1::PLAN_RESULT_KEPT);
+  EXPECT_EQ(drained.daemon.cancelled_solves().size(), 1u);
+}
+
+TEST(SwitchingTest, ADecisionToKeepMakesTheChunksThoseOfItsLoad) {
+  SwitchingJob job;
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  ASSERT_TRUE(job.VoteAndDeliver(9 + kMostIntervals * 20 + 1));
+  EXPECT_EQ(job.daemon.state(), "VOTING");
+}
+
+TEST(SwitchingTest, NewSettingsAskAgain) {
+  SwitchingJob job;
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"min_gain", 0.5}}}).ok());
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  EXPECT_EQ(job.daemon.num_solves(), 3);
+  EXPECT_EQ(job.daemon.state(), "VOTING");
+}
+
+TEST(SwitchingTest, WhatAnOperatorAskedForIsNotReplaced) {
+  AskedJob job;
+  job.daemon.AnswerSolve(Exchanged({}));
+  ASSERT_TRUE(job.daemon.Ask(Rebalance{.force = true}).ok());
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+  job.SayAll(Reversed());
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+}
+
+TEST(SwitchingTest, ReplacedDecisionsAreNoWithdrawals) {
+  PreparedJob job(Exchanged({0, 1, 2, 3}));
+  int64_t scale = 1;  // the newest load outweighs the others
+  for (int64_t i = 1; i <= 5; ++i, scale *= 30) {
+    const int64_t step = 20 * i;
+    wire::LoadReport report = i % 2 == 1 ? Reversed() : TestReport(0, 9);
+    report.first_step = step;
+    report.last_step = step + 9;
+    report.counts *= i % 2 == 1 ? scale : 10 * scale;
+    job.SayAll(report);
+    ASSERT_TRUE(job.daemon.AnswerSolve(i % 2 == 1 ? Exchanged({}) : Exchanged({0, 1, 2, 3})));
+    EXPECT_EQ(job.daemon.core().OnePlan(kJob, i)->replaced_by(), i == 1 ? 0 : i + 1);
+  }
+  job.daemon.AdvanceSeconds(20);
+  EXPECT_EQ(job.daemon.View().stalled(), "");
+}
+
+TEST(TriggerTest, WithoutASettingAutoDecidesAtEachWindowAndOthersEveryFiftySteps) {
+  Config config = TestConfig();
+  config.settings.every_steps = 0;
+  AskedJob job(config);
+  EXPECT_EQ(job.daemon.View().policy().every_steps(), 50);
+  job.daemon.AnswerSolve(Exchanged({}));
+  for (int64_t step = 10; step < 50; step += 10) job.Report(step, step + 9);
+  EXPECT_EQ(job.daemon.num_solves(), 1);
+  job.Report(50, 59);
+  EXPECT_EQ(job.daemon.num_solves(), 2);
+  ASSERT_TRUE(job.daemon.Ask(SetPolicy{{{"name", "auto"}}}).ok());
+  EXPECT_EQ(job.daemon.View().policy().every_steps(), 10);
 }
 
 TEST(SwitchingTest, ARollbackIsNotReplaced) {

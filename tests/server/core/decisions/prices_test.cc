@@ -35,6 +35,32 @@ BoundaryLimits LimitsAfter(std::vector<MeasuredPause> pauses) {
   return LimitsOf(job);
 }
 
+// Returns the prices of a job with these measured boundaries.
+Costs PricesAfter(std::vector<MeasuredPause> pauses) {
+  Job job;
+  job.settings.policy = "auto";
+  job.current.emplace(MakeRun(TestHello(0)).value());
+  job.decisions.pauses.assign(pauses.begin(), pauses.end());
+  State state;
+  state.config.costs.token_seconds = 1e-9;
+  state.config.costs.bandwidths = BandwidthSource::kAssumed;
+  return PricesOf(state, job);
+}
+
+TEST(PricesTest, TheFixedTimeOfABoundaryIsPricedApartWhereSwitchesShowIt) {
+  const Costs alike =
+      PricesAfter({{.bytes = 1000, .seconds = 0.5}, {.bytes = 1010, .seconds = 0.3}});
+  EXPECT_DOUBLE_EQ(alike.intra_bytes_per_s, 2010 / 0.8);
+  EXPECT_EQ(alike.stall_seconds, 0);
+  const Costs apart =
+      PricesAfter({{.bytes = 1000, .seconds = 0.5}, {.bytes = 100, .seconds = 0.14}});
+  EXPECT_NEAR(apart.intra_bytes_per_s, 900 / 0.36, 1e-6);
+  EXPECT_NEAR(apart.stall_seconds, 0.1, 1e-12);
+  const Costs steep =
+      PricesAfter({{.bytes = 1000, .seconds = 0.2}, {.bytes = 100, .seconds = 0.2}});
+  EXPECT_NEAR(steep.intra_bytes_per_s, 2 * 1100 / 0.4, 1e-6) << "half of the time is the bytes'";
+}
+
 TEST(LimitsTest, ASmallAndALargeChunkShowWhatABoundaryTakesWithoutBytes) {
   EXPECT_EQ(LimitsAfter({}).seconds_per_byte, 0);
   const BoundaryLimits one = LimitsAfter({{.bytes = 1000, .seconds = 0.5}});
