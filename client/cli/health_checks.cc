@@ -278,6 +278,7 @@ std::vector<Check> CheckEndpoints(const std::vector<EndpointAnswer>& answers) {
   };
   if (answers.size() < 2 && std::ranges::none_of(answers, stands_by)) return {};
   std::vector<Check> checks;
+  checks.reserve(answers.size());
   for (const EndpointAnswer& answer : answers) {
     checks.push_back(Named(kDaemonScope, "endpoint", CheckEndpoint(answer)));
   }
