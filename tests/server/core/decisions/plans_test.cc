@@ -218,6 +218,17 @@ TEST(PlansTest, TheChunksOfOldPlansHaveNoTimes) {
   EXPECT_EQ(job.plans.back().times().chunks_size(), 1);
 }
 
+TEST(PlansTest, OfDecisionsOfAutoThatKeepInARowTheNewestIsListed) {
+  Config config = TestConfig();
+  config.settings.policy = "auto";
+  AskedJob job(config);
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  job.Report(10, 19);
+  ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({})));
+  EXPECT_EQ(job.daemon.core().Plans(kJob, 9)->size(), 1u);
+  EXPECT_EQ(job.NewestPlan().decided_last_step(), 19u);
+}
+
 TEST(PlansTest, OfManyRanksTheSlowestAreKept) {
   Job job;
   job.plans.push_back(

@@ -27,24 +27,21 @@ TEST(CostsTest, TheTimeOfATokenIsSharedByTheEpGroupsThatSplitTheTokens) {
   EXPECT_EQ(token_seconds(36, 2, 2), 4);
 }
 
-// Returns the limits of a job with these measured boundaries.
-BoundaryLimits LimitsAfter(std::vector<MeasuredPause> pauses) {
+// Returns a job with these measured boundaries.
+Job JobAfter(std::vector<MeasuredPause> pauses) {
   Job job;
   job.current.emplace(MakeRun(TestHello(0)).value());
   job.decisions.pauses.assign(pauses.begin(), pauses.end());
-  return LimitsOf(job);
+  return job;
 }
 
-// Returns the prices of a job with these measured boundaries.
+BoundaryLimits LimitsAfter(std::vector<MeasuredPause> pauses) { return LimitsOf(JobAfter(pauses)); }
+
 Costs PricesAfter(std::vector<MeasuredPause> pauses) {
-  Job job;
-  job.settings.policy = "auto";
-  job.current.emplace(MakeRun(TestHello(0)).value());
-  job.decisions.pauses.assign(pauses.begin(), pauses.end());
   State state;
   state.config.costs.token_seconds = 1e-9;
   state.config.costs.bandwidths = BandwidthSource::kAssumed;
-  return PricesOf(state, job);
+  return PricesOf(state, JobAfter(pauses));
 }
 
 TEST(PricesTest, TheFixedTimeOfABoundaryIsPricedApartWhereSwitchesShowIt) {
