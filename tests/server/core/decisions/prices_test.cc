@@ -28,16 +28,18 @@ TEST(CostsTest, TheTimeOfATokenIsSharedByTheEpGroupsThatSplitTheTokens) {
 }
 
 // Returns a job with these measured boundaries.
-Job JobAfter(std::vector<MeasuredPause> pauses) {
+Job JobAfter(const std::vector<MeasuredPause>& pauses) {
   Job job;
   job.current.emplace(MakeRun(TestHello(0)).value());
   job.decisions.pauses.assign(pauses.begin(), pauses.end());
   return job;
 }
 
-BoundaryLimits LimitsAfter(std::vector<MeasuredPause> pauses) { return LimitsOf(JobAfter(pauses)); }
+BoundaryLimits LimitsAfter(const std::vector<MeasuredPause>& pauses) {
+  return LimitsOf(JobAfter(pauses));
+}
 
-Costs PricesAfter(std::vector<MeasuredPause> pauses) {
+Costs PricesAfter(const std::vector<MeasuredPause>& pauses) {
   State state;
   state.config.costs.token_seconds = 1e-9;
   state.config.costs.bandwidths = BandwidthSource::kAssumed;
