@@ -14,6 +14,7 @@
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
 #include "placement/placement.h"
+#include "placement/scenarios.h"
 #include "placement/topology.h"
 
 namespace eplb {
@@ -55,6 +56,11 @@ struct PolicyInput {
   SplitMode split = SplitMode::kEqual;
   // Windows before now, oldest first, each [L, E]; none: `load` is all that is known.
   std::span<const Load> recent = {};
+  // Loads that the placement must serve, each: two or more (placement/scenarios.h); none: `load`
+  // is the only one. With scenarios, `load` is their mean. Policies that cannot aim at several
+  // loads refuse them.
+  std::span<const Scenario> scenarios = {};
+  ScenarioObjective objective = ScenarioObjective::kMean;
   // Set by another thread once no caller waits for the answer. Looked at where the search counts
   // its steps, so that little work follows; a search that is not abandoned does not depend on it.
   const std::atomic<bool>* abandoned = nullptr;

@@ -4,6 +4,20 @@
 #include <bit>
 
 namespace eplb {
+namespace {
+
+// PackingLoads that are the arrangement's own.
+struct OwnLoads {
+  const Arrangement& arrangement;
+
+  double LoadAfter(int32_t gpu, int32_t expert) const {
+    return (arrangement.tokens(gpu) + arrangement.unit(expert)) * arrangement.inverse_speed(gpu);
+  }
+  void Placed(int32_t /*gpu*/, int32_t /*expert*/) {}
+  void Moved() {}
+};
+
+}  // namespace
 
 template <class Key>
 void Packer::OrderBy(size_t num_experts, const Key& key) {
@@ -21,10 +35,20 @@ void Packer::Pack(std::span<const int32_t> counts, Arrangement& arrangement) {
   OrderBy(counts.size(), [&](int32_t expert) { return arrangement.unit(expert); });
   const bool plain = arrangement.domain().equal_speeds() &&
                      arrangement.domain().MaxReplicas() == arrangement.num_gpus();
-  if (plain ? PackByWinnerTree(counts, arrangement) : PackByLoad(counts, arrangement)) return;
+  OwnLoads loads{arrangement};
+  if (plain ? PackByWinnerTree(counts, arrangement) : PackByLoad(counts, loads, arrangement))
+    return;
   Begin(counts, arrangement);
   OrderBy(counts.size(), [&](int32_t expert) { return double{1} * arrangement.count(expert); });
   PackByRoom(counts, arrangement);
+}
+
+bool Packer::PackBy(std::span<const int32_t> counts, PackingLoads& loads,
+                    Arrangement& arrangement) {
+  Begin(counts, arrangement);
+  loads.Moved();
+  OrderBy(counts.size(), [&](int32_t expert) { return loads.UnitOf(expert); });
+  return PackByLoad(counts, loads, arrangement);
 }
 
 // Puts what every GPU must hold, where GPUs have more slots than there are experts.
@@ -72,15 +96,14 @@ bool Packer::PackByWinnerTree(std::span<const int32_t> counts, Arrangement& arra
   return true;
 }
 
-template <class Allowed>
-int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement,
+template <class Loads, class Allowed>
+int32_t Packer::LightestFor(int32_t expert, const Loads& loads, const Arrangement& arrangement,
                             const Allowed& allowed) const {
-  const double unit = arrangement.unit(expert);
   int32_t best = -1;
   double least = 0;
   for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
     if (arrangement.first_slot(gpu) + filled_[AsIndex(gpu)] == arrangement.end_slot(gpu)) continue;
-    const double load = (arrangement.tokens(gpu) + unit) * arrangement.inverse_speed(gpu);
+    const double load = loads.LoadAfter(gpu, expert);
     if ((best < 0 || load < least) && allowed(gpu) && arrangement.MayArrive(gpu, expert)) {
       best = gpu;
       least = load;
@@ -89,14 +112,19 @@ int32_t Packer::LightestFor(int32_t expert, const Arrangement& arrangement,
   return best;
 }
 
-bool Packer::PackByLoad(std::span<const int32_t> counts, Arrangement& arrangement) {
+template <class Loads>
+bool Packer::PackByLoad(std::span<const int32_t> counts, Loads& loads, Arrangement& arrangement) {
   const int32_t forced = arrangement.domain().ForcedReplicas();
   for (const int32_t expert : order_) {
     for (int32_t placed = forced; placed < counts[AsIndex(expert)]; ++placed) {
-      const int32_t gpu = LightestFor(expert, arrangement, [](int32_t /*gpu*/) { return true; });
+      const int32_t gpu =
+          LightestFor(expert, loads, arrangement, [](int32_t /*gpu*/) { return true; });
       if (gpu >= 0) {
         PutOn(gpu, expert, arrangement);
-      } else if (!MakeRoom(expert, arrangement)) {
+        loads.Placed(gpu, expert);
+      } else if (MakeRoom(expert, arrangement)) {
+        loads.Moved();
+      } else {
         return false;
       }
     }
@@ -127,7 +155,8 @@ bool Packer::PackOnAffineNode(std::span<const int32_t> counts, Arrangement& arra
   for (const int32_t expert : order_) {
     const int32_t home = domain.affine_node_of_expert[AsIndex(expert)];
     for (int32_t placed = 0; placed < counts[AsIndex(expert)]; ++placed) {
-      const int32_t gpu = LightestFor(expert, arrangement, [&](int32_t candidate) {
+      const OwnLoads loads{arrangement};
+      const int32_t gpu = LightestFor(expert, loads, arrangement, [&](int32_t candidate) {
         const int32_t at = domain.affine_node_of_gpu[AsIndex(candidate)];
         return placed == 0 ? at == home : room_[AsIndex(at)] > 0;
       });

@@ -1,0 +1,91 @@
+#include "placement/scenarios.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+#include "placement/split/batch_split.h"
+
+namespace eplb {
+namespace {
+
+bool HasTokens(const Load& load) { return (load.ToDouble() > 0).any(); }
+
+}  // namespace
+
+absl::Status CheckScenarios(std::span<const Scenario> scenarios) {
+  if (scenarios.empty() || scenarios.size() > kMaxScenarios) {
+    return InvalidInput(scenarios.size(), " scenarios, expected 1..", kMaxScenarios);
+  }
+  const Load& first = scenarios.front().load;
+  for (size_t k = 0; k < scenarios.size(); ++k) {
+    const auto& [load, weight] = scenarios[k];
+    if (load.num_layers() != first.num_layers() || load.num_experts() != first.num_experts()) {
+      return InvalidInput("scenario ", k, " has ", load.num_layers(), " layers of ",
+                          load.num_experts(), " experts, scenario 0 has ", first.num_layers(),
+                          " of ", first.num_experts());
+    }
+    if (!(weight > 0) || !std::isfinite(weight)) {
+      return InvalidInput("scenario ", k, " has the weight ", weight,
+                          ", expected a number above 0");
+    }
+    if (!HasTokens(load)) return InvalidInput("scenario ", k, " has no tokens");
+  }
+  return absl::OkStatus();
+}
+
+Load MeanOfScenarios(std::span<const Scenario> scenarios) {
+  const Load& first = scenarios.front().load;
+  RealMatrix mean = RealMatrix::Zero(first.num_layers(), first.num_experts());
+  Eigen::ArrayXd weights = Eigen::ArrayXd::Zero(mean.rows());
+  for (const auto& [load, weight] : scenarios) {
+    const RealMatrix tokens = load.ToDouble();
+    for (Eigen::Index layer = 0; layer < tokens.rows(); ++layer) {
+      const double sum = tokens.row(layer).sum();
+      if (sum <= 0) continue;
+      mean.row(layer) += tokens.row(layer) * (weight / sum);
+      weights[layer] += weight;
+    }
+  }
+  for (Eigen::Index layer = 0; layer < mean.rows(); ++layer) {
+    if (weights[layer] > 0) mean.row(layer) /= weights[layer];
+  }
+  return *Load::FromEstimates(std::move(mean));
+}
+
+absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> scenarios,
+                                                     ScenarioObjective objective,
+                                                     const Placement& placement, SplitMode split,
+                                                     const GpuSpeeds* speeds) {
+  EPLB_RETURN_IF_ERROR(CheckScenarios(scenarios));
+  ScenarioEvaluation evaluation;
+  for (const Scenario& scenario : scenarios) {
+    EPLB_ASSIGN_OR_RETURN(Evaluation one, EvaluateSplit(scenario.load, placement, split, speeds));
+    evaluation.scenarios.push_back(std::move(one));
+  }
+  double sum_of_layers = 0;
+  int64_t layers = 0;
+  for (size_t layer = 0; layer < evaluation.scenarios.front().balancedness.size(); ++layer) {
+    double sum = 0;
+    double weights = 0;
+    double worst = 0;
+    for (size_t k = 0; k < scenarios.size(); ++k) {
+      const std::optional<double>& balancedness = evaluation.scenarios[k].balancedness[layer];
+      if (!balancedness.has_value()) continue;
+      sum += scenarios[k].weight / *balancedness;
+      weights += scenarios[k].weight;
+      worst = std::max(worst, 1 / *balancedness);
+    }
+    std::optional<double>& figure = evaluation.objective.emplace_back();
+    if (weights <= 0) continue;
+    figure = objective == ScenarioObjective::kWorst ? worst : sum / weights;
+    sum_of_layers += *figure;
+    ++layers;
+  }
+  if (layers > 0) evaluation.mean_objective = sum_of_layers / static_cast<double>(layers);
+  return evaluation;
+}
+
+}  // namespace eplb

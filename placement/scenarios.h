@@ -1,0 +1,57 @@
+// Several loads that one placement must serve: scenarios, and how even a placement is under each.
+//
+// GPU loads are linear in the load, and the largest of them is convex. So under any mixture of the
+// scenarios, each scaled to the same number of tokens in a layer, that layer is at least as
+// balanced as under the worst of them. That holds for equal shares and for exact splits.
+// threads: safe, no state.
+#pragma once
+
+#include <cstddef>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+#include "placement/evaluate.h"
+#include "placement/gpu_speeds.h"
+#include "placement/load.h"
+#include "placement/placement.h"
+#include "placement/topology.h"
+
+namespace eplb {
+
+struct Scenario {
+  Load load;          // [L, E]
+  double weight = 1;  // finite, > 0
+};
+
+inline constexpr size_t kMaxScenarios = 64;
+
+// Figure of a layer over its scenarios: the mean, by weight, of largest / mean GPU load, or the
+// largest of these. A scenario without load in a layer does not count there.
+enum class ScenarioObjective { kMean, kWorst };
+
+// errors: InvalidArgument, naming the scenario by its index from 0: none or more than
+// kMaxScenarios, a load of another shape than the first, a load without tokens, a weight that is
+// not above 0 or not finite.
+absl::Status CheckScenarios(std::span<const Scenario> scenarios);
+
+// The mean of the scenarios by weight, each layer of a scenario scaled to a sum of 1: the load that
+// stands for all where one is asked for. REQUIRES: CheckScenarios is ok.
+Load MeanOfScenarios(std::span<const Scenario> scenarios);
+
+struct ScenarioEvaluation {
+  std::vector<Evaluation> scenarios;             // [K], each on its own load
+  std::vector<std::optional<double>> objective;  // [L], >= 1; absent for a layer without load
+  std::optional<double> mean_objective;          // over layers with load
+};
+
+// errors: those of CheckScenarios and EvaluateSplit. cost: K times EvaluateSplit.
+absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> scenarios,
+                                                     ScenarioObjective objective,
+                                                     const Placement& placement, SplitMode split,
+                                                     const GpuSpeeds* speeds = nullptr);
+
+}  // namespace eplb
