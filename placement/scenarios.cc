@@ -1,12 +1,9 @@
 #include "placement/scenarios.h"
 
-#include <algorithm>
 #include <cmath>
 #include <utility>
 
 #include "base/errors.h"
-#include "base/status_macros.h"
-#include "placement/split/batch_split.h"
 
 namespace eplb {
 namespace {
@@ -53,39 +50,6 @@ Load MeanOfScenarios(std::span<const Scenario> scenarios) {
     if (weights[layer] > 0) mean.row(layer) /= weights[layer];
   }
   return *Load::FromEstimates(std::move(mean));
-}
-
-absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> scenarios,
-                                                     ScenarioObjective objective,
-                                                     const Placement& placement, SplitMode split,
-                                                     const GpuSpeeds* speeds) {
-  EPLB_RETURN_IF_ERROR(CheckScenarios(scenarios));
-  ScenarioEvaluation evaluation;
-  for (const Scenario& scenario : scenarios) {
-    EPLB_ASSIGN_OR_RETURN(Evaluation one, EvaluateSplit(scenario.load, placement, split, speeds));
-    evaluation.scenarios.push_back(std::move(one));
-  }
-  double sum_of_layers = 0;
-  int64_t layers = 0;
-  for (size_t layer = 0; layer < evaluation.scenarios.front().balancedness.size(); ++layer) {
-    double sum = 0;
-    double weights = 0;
-    double worst = 0;
-    for (size_t k = 0; k < scenarios.size(); ++k) {
-      const std::optional<double>& balancedness = evaluation.scenarios[k].balancedness[layer];
-      if (!balancedness.has_value()) continue;
-      sum += scenarios[k].weight / *balancedness;
-      weights += scenarios[k].weight;
-      worst = std::max(worst, 1 / *balancedness);
-    }
-    std::optional<double>& figure = evaluation.objective.emplace_back();
-    if (weights <= 0) continue;
-    figure = objective == ScenarioObjective::kWorst ? worst : sum / weights;
-    sum_of_layers += *figure;
-    ++layers;
-  }
-  if (layers > 0) evaluation.mean_objective = sum_of_layers / static_cast<double>(layers);
-  return evaluation;
 }
 
 }  // namespace eplb

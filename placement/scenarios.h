@@ -1,4 +1,4 @@
-// Several loads that one placement must serve: scenarios, and how even a placement is under each.
+// Several loads that one placement must serve: scenarios.
 //
 // GPU loads are linear in the load, and the largest of them is convex. So under any mixture of the
 // scenarios, each scaled to the same number of tokens in a layer, that layer is at least as
@@ -7,18 +7,11 @@
 #pragma once
 
 #include <cstddef>
-#include <optional>
 #include <span>
-#include <vector>
 
 #include "absl/status/status.h"
-#include "absl/status/statusor.h"
 
-#include "placement/evaluate.h"
-#include "placement/gpu_speeds.h"
 #include "placement/load.h"
-#include "placement/placement.h"
-#include "placement/topology.h"
 
 namespace eplb {
 
@@ -41,17 +34,5 @@ absl::Status CheckScenarios(std::span<const Scenario> scenarios);
 // The mean of the scenarios by weight, each layer of a scenario scaled to a sum of 1: the load that
 // stands for all where one is asked for. REQUIRES: CheckScenarios is ok.
 Load MeanOfScenarios(std::span<const Scenario> scenarios);
-
-struct ScenarioEvaluation {
-  std::vector<Evaluation> scenarios;             // [K], each on its own load
-  std::vector<std::optional<double>> objective;  // [L], >= 1; absent for a layer without load
-  std::optional<double> mean_objective;          // over layers with load
-};
-
-// errors: those of CheckScenarios and EvaluateSplit. cost: K times EvaluateSplit.
-absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> scenarios,
-                                                     ScenarioObjective objective,
-                                                     const Placement& placement, SplitMode split,
-                                                     const GpuSpeeds* speeds = nullptr);
 
 }  // namespace eplb

@@ -1,0 +1,98 @@
+#include "placement/search/scenario_evaluation.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/status_macros.h"
+#include "placement/split/batch_split.h"
+
+namespace eplb {
+namespace {
+
+// Figures of one layer, one a scenario with load there, as the objective takes them together.
+class LayerObjective {
+ public:
+  explicit LayerObjective(ScenarioObjective objective) : objective_(objective) {}
+
+  // ratio: largest / mean GPU load.
+  void Add(double ratio, double weight) {
+    sum_ += weight * ratio;
+    weights_ += weight;
+    worst_ = std::max(worst_, ratio);
+  }
+  std::optional<double> Figure() const {
+    if (weights_ <= 0) return std::nullopt;
+    return objective_ == ScenarioObjective::kWorst ? worst_ : sum_ / weights_;
+  }
+
+ private:
+  ScenarioObjective objective_;
+  double sum_ = 0;
+  double weights_ = 0;
+  double worst_ = 0;
+};
+
+double TotalSpeed(const GpuSpeeds* speeds, const Topology& topology) {
+  if (speeds == nullptr) return topology.num_gpus();
+  double sum = 0;
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    if (speeds->Usable(GpuId{gpu})) sum += speeds->SpeedOf(GpuId{gpu});
+  }
+  return sum;
+}
+
+}  // namespace
+
+absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> scenarios,
+                                                     ScenarioObjective objective,
+                                                     const Placement& placement, SplitMode split,
+                                                     const GpuSpeeds* speeds) {
+  EPLB_RETURN_IF_ERROR(CheckScenarios(scenarios));
+  ScenarioEvaluation evaluation;
+  for (const Scenario& scenario : scenarios) {
+    EPLB_ASSIGN_OR_RETURN(Evaluation one, EvaluateSplit(scenario.load, placement, split, speeds));
+    evaluation.scenarios.push_back(std::move(one));
+  }
+  double sum = 0;
+  int64_t layers = 0;
+  for (size_t layer = 0; layer < evaluation.scenarios.front().balancedness.size(); ++layer) {
+    LayerObjective figure(objective);
+    for (size_t k = 0; k < scenarios.size(); ++k) {
+      const std::optional<double>& balancedness = evaluation.scenarios[k].balancedness[layer];
+      if (balancedness.has_value()) figure.Add(1 / *balancedness, scenarios[k].weight);
+    }
+    evaluation.objective.push_back(figure.Figure());
+    if (!evaluation.objective.back().has_value()) continue;
+    sum += *evaluation.objective.back();
+    ++layers;
+  }
+  if (layers > 0) evaluation.mean_objective = sum / static_cast<double>(layers);
+  return evaluation;
+}
+
+absl::StatusOr<std::vector<double>> ScenarioBounds(std::span<const Scenario> scenarios,
+                                                   ScenarioObjective objective,
+                                                   const Topology& topology,
+                                                   const BoundOptions& options) {
+  EPLB_RETURN_IF_ERROR(CheckScenarios(scenarios));
+  const double total_speed = TotalSpeed(options.speeds, topology);
+  std::vector<LayerObjective> figures(static_cast<size_t>(topology.num_layers()),
+                                      LayerObjective(objective));
+  for (const auto& [load, weight] : scenarios) {
+    EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds, LowerBounds(load, topology, options));
+    const RealMatrix tokens = load.ToDouble();
+    for (size_t layer = 0; layer < bounds.size(); ++layer) {
+      const double sum = tokens.row(static_cast<Eigen::Index>(layer)).sum();
+      if (sum > 0) figures[layer].Add(bounds[layer] * total_speed / sum, weight);
+    }
+  }
+  // Each layer of the mean has a sum of 1.
+  EPLB_ASSIGN_OR_RETURN(std::vector<double> bounds,
+                        LowerBounds(MeanOfScenarios(scenarios), topology, options));
+  for (size_t layer = 0; layer < bounds.size(); ++layer) {
+    bounds[layer] = std::max(bounds[layer] * total_speed, figures[layer].Figure().value_or(0));
+  }
+  return bounds;
+}
+
+}  // namespace eplb
