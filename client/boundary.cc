@@ -94,7 +94,8 @@ absl::Status Client::Impl::Vote(int64_t step, BoundaryResult& result) {
   if (timed) boundary_.timer.emplace(step, target->propose.version, boundary_.began);
   const absl::Time began = timed ? MonotonicNow() : absl::InfinitePast();
   std::vector<int64_t> mine(snapshot.values.begin(), snapshot.values.end());
-  mine.push_back(cadence_.Expects(step, daemon_.member().knows_proposal(), daemon_.has_session()));
+  mine.push_back(cadence_.Wants(step, daemon_.member().knows_proposal(), daemon_.has_session(),
+                                counts_.windows.report_every()));
   const absl::StatusOr<std::vector<int64_t>> minimum =
       control_->AllReduceMin(mine, setup_.options.vote_deadline);
   boundary_.AddSpan("vote", began);
@@ -154,8 +155,9 @@ absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
   }
   const int64_t version = proposal.propose.version;
   // The last one, of ranks that stage ahead: no row changed meanwhile.
-  std::vector<int64_t> mine = {staged.ok() ? 1 : 0, version, -version,
-                               rows_.executor->is_whole() ? 1 : 0};
+  std::vector<int64_t> mine = {
+      staged.ok() ? 1 : 0, version, -version, rows_.executor->is_whole() ? 1 : 0,
+      VoteCadence::WantsAfterSwitch(step, proposal.propose, counts_.windows.report_every())};
   if (ahead_.thread != nullptr) mine.push_back(ahead_.promise_broken ? 0 : 1);
   const absl::Time second = MonotonicNow();
   const absl::StatusOr<std::vector<int64_t>> minimum =
@@ -172,6 +174,7 @@ absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
     rows_.executor->Discard();
     return End(DataLoss("the ranks staged different versions"), &proposal);
   }
+  cadence_.Voted(step, (*minimum)[0] == 1 ? (*minimum)[4] : 1);
   if ((*minimum)[0] == 1) {
     result.sent_bytes = staged->sent_bytes;
     result.received_bytes = staged->received_bytes;
@@ -205,7 +208,7 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
   shown_.Switch(
       {.version = propose.version, .digest = propose.digest, .placement = proposal.target});
   counts_.windows.Switched(step, propose.version);
-  cadence_.Switched(step);
+  cadence_.Switched(step, propose);
   ++commits_;
   boundary_.SetOutcome("committed");
   log_.Write({.event = "commit",

@@ -127,9 +127,10 @@ struct ClientOptions {
   int32_t num_nodes = 1;
   int32_t num_groups = 1;
   int64_t first_step = 0;  // step of the first StepBoundary, e.g. that of a checkpoint
-  // Steps between votes while no rank knows or expects a proposal; equal on all ranks. Otherwise
-  // each step votes. With a daemon, a rank expects one in 32 steps from the start of a run, and
-  // from each switch.
+  // Most steps between votes; equal on all ranks. While no rank knows or expects a proposal, votes
+  // are at multiples of it. A known proposal is voted on after each step. With a daemon, a rank
+  // expects one in 32 steps from the start of a run, and from each switch: it votes 1, 2, 4, ..
+  // steps after the end of a load window.
   int32_t vote_every = 8;
   int32_t report_every = 2;  // steps in the first load windows; the daemon sets later lengths
   // "rank": each rank reports its own counts. "root": rank 0 reports the sum over all ranks, which
@@ -425,13 +426,13 @@ class Client {
   void VoteNo(std::string_view reason);
 
   // Ends an optimizer step, also a skipped one. Every rank calls it once a step; steps rise by one
-  // from first_step. Every vote_every steps, and each step while a proposal is known, all ranks
-  // vote and may migrate and switch one chunk; with `ahead` the switch follows at the next multiple
-  // of vote_every. The next forward starts after the call. stream: the cudaStream_t of expert work,
-  // for tensors in GPU memory; null is CUDA's legacy default stream. Ignored for tensors in host
-  // memory. errors: Aborted naming the missing ranks (the run ends: stop), DataLoss (ranks ran
-  // different placements: stop), FailedPrecondition for a step out of order. After Aborted or
-  // DataLoss every later call returns the same error.
+  // from first_step. At least every vote_every steps, and each step while one knows a proposal,
+  // they vote and may migrate and switch one chunk; with `ahead` the switch follows at the next
+  // multiple of vote_every. The next forward starts after the call. stream: the cudaStream_t of
+  // expert work, for tensors in GPU memory; null is CUDA's legacy default stream. Ignored for
+  // tensors in host memory. errors: Aborted naming the missing ranks (the run ends: stop), DataLoss
+  // (ranks ran different placements: stop), FailedPrecondition for a step out of order. After
+  // Aborted or DataLoss every later call returns the same error.
   absl::StatusOr<BoundaryResult> StepBoundary(int64_t step, void* stream = nullptr);
 
   const PlacementView& placement() const;

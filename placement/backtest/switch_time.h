@@ -15,8 +15,9 @@ struct SwitchTime {
   // Without a proposal the ranks vote after every such number of steps, so the first chunk waits
   // for a step that this divides. While a proposal is outstanding they vote after each step.
   int32_t vote_every = 1;
-  int64_t active_steps = 0;  // steps from the start and from each switch, each of which votes
-  int32_t chunk_steps = 1;   // steps from one chunk to the next
+  // Steps from the start and from each switch in which votes are 1, 2, 4, .. steps after a window.
+  int64_t active_steps = 0;
+  int32_t chunk_steps = 1;  // steps from one chunk to the next
   int64_t layers_per_chunk = std::numeric_limits<int64_t>::max();
   int64_t rows_per_chunk = std::numeric_limits<int64_t>::max();  // rows of staging of one GPU
   double max_pause_seconds = std::numeric_limits<double>::infinity();

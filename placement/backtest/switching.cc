@@ -1,6 +1,7 @@
 #include "placement/backtest/switching.h"
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <utility>
 
@@ -178,8 +179,11 @@ int64_t Switching::begins_at() const {
 int64_t Switching::FirstBoundary(const SwitchTime& time, int64_t step) const {
   const int64_t held = After(step, time.decide_steps);
   if (!due_.empty() && due_.back().step >= held) return due_.back().step + time.chunk_steps;
-  if (held < active_from_ + time.active_steps) return held;
-  return (held + time.vote_every - 1) / time.vote_every * time.vote_every;
+  if (held >= active_from_ + time.active_steps) {
+    return (held + time.vote_every - 1) / time.vote_every * time.vote_every;
+  }
+  const auto wait = static_cast<int64_t>(std::bit_ceil(static_cast<uint64_t>(held - step)));
+  return std::min(step + wait, held + time.vote_every - 1);
 }
 
 void Switching::Schedule(std::span<const LayerChange> changes, const SwitchTime& time,

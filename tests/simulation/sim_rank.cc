@@ -118,7 +118,8 @@ void SimRank::Vote() {
   FlushSteps();
   const VoteSnapshot snapshot = member_.Enter();
   Collective::Values mine(snapshot.values.begin(), snapshot.values.end());
-  mine.push_back(cadence_.Expects(step_, member_.knows_proposal(), /*waits=*/true));
+  mine.push_back(cadence_.Wants(step_, member_.knows_proposal(), /*has_daemon=*/true,
+                                windows_.report_every()));
   options_.collective->AllReduceMin(
       rank_, std::move(mine), [this, snapshot](const absl::StatusOr<Collective::Values>& minimum) {
         if (trains()) OnVoted(snapshot, minimum);
@@ -155,7 +156,9 @@ void SimRank::RunChunk(std::shared_ptr<const Proposal> proposal) {
     const bool staged = !context_.faults || !context_.Chance(kFailedTransfer);
     const int64_t version = proposal->propose.version;
     options_.collective->AllReduceMin(
-        rank_, {staged ? 1 : 0, version, -version},
+        rank_,
+        {staged ? 1 : 0, version, -version,
+         VoteCadence::WantsAfterSwitch(step_, proposal->propose, windows_.report_every())},
         [this, proposal](const absl::StatusOr<Collective::Values>& minimum) {
           if (trains()) OnStaged(proposal, minimum);
         });
@@ -173,7 +176,8 @@ void SimRank::OnStaged(const std::shared_ptr<const Proposal>& proposal,
   if ((*minimum)[0] == 1) {
     running_ = {propose.version, propose.digest, proposal->target};
     windows_.Switched(step_, propose.version);
-    cadence_.Switched(step_);
+    cadence_.Voted(step_, (*minimum)[3]);
+    cadence_.Switched(step_, propose);
     Log(Kind::kCommit, propose.version, propose.digest);
     options_.on_running(step_ + 1, running_);
     context_.Count("rank_committed");

@@ -319,8 +319,8 @@ class Client:
         self._handle.check(self._library.eplb_client_vote_no(self._pointer, reason.encode()))
 
     def step_boundary(self, step: int, stream: Any = None) -> Boundary:
-        """Ends a step: once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. Every
-        vote_every steps, and each step while a proposal is known, all ranks vote, and may move experts and switch.
+        """Ends a step: once per optimizer step, also a skipped one, on every rank; steps rise by one from first_step. At least
+        every vote_every steps, and each step while a proposal is known, all ranks vote, and may move experts and switch.
 
         stream: of expert work: a torch.cuda.Stream, a cudaStream_t as integer, or None for torch's current one if the experts
         are on a GPU. errors: Aborted naming the missing ranks and DataLoss end the run: stop; FailedPrecondition for a step

@@ -111,6 +111,22 @@ TEST(SwitchingTest, AProposalFollowsTheChunkInFlight) {
   EXPECT_EQ(placement.done_at(), 8) << "no multiple of vote_every";
 }
 
+TEST(SwitchingTest, AfterTheStartTheRanksVoteSoonAfterAWindow) {
+  const auto begins_at = [](double decide_steps, int64_t step) {
+    Switching placement(Layers({false, false}), 2);
+    const SwitchTime time{.decide_steps = decide_steps, .vote_every = 8, .active_steps = 32};
+    EXPECT_TRUE(placement.Begin(ChangeTo(Layers({true, true})), time, step).ok());
+    return placement.begins_at();
+  };
+  EXPECT_EQ(begins_at(1, 10), 11);
+  EXPECT_EQ(begins_at(2, 10), 12);
+  EXPECT_EQ(begins_at(3, 10), 14) << "votes are 1, 2, 4, .. steps after the window";
+  EXPECT_EQ(begins_at(9, 10), 26);
+  EXPECT_EQ(begins_at(17, 10), 34) << "no longer than vote_every";
+  EXPECT_EQ(begins_at(1, 30), 31);
+  EXPECT_EQ(begins_at(1, 33), 40) << "idle";
+}
+
 TEST(SwitchingTest, ALayerStandsForSeveralOfTheModel) {
   Switching placement(Layers({false, false}), 8);
   const SwitchTime time{.layers_per_chunk = 1};
