@@ -156,7 +156,7 @@ class Rank {
       RunExpertsBackward(layer);
       CombineGradients(layer);
     }
-    if (migrate_ && step % 4 == 3) {
+    if (migrate_ && step % 4 == 2) {  // a vote is at this step or the next
       job_.barrier().Meet();
       if (rank_ == 0) job_.Propose();
       job_.barrier().Meet();
