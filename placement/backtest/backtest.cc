@@ -151,7 +151,11 @@ LearnedGate Backtest::GateOf(const Shadow& shadow, double net_seconds) const {
   double budget = std::numeric_limits<double>::infinity();
   if (alone || net_seconds < 0) budget = Finite(kAllowance * unmoved_seconds_ + net_seconds);
   if (alone) budget /= 2;  // the migration, and the way back
-  return {.horizon_steps = kHorizon * cadence * options_.every * steps_per_window_,
+  // A placement for scenarios is made to last as long as the windows that it was made from.
+  const LoadEstimate& estimate = shadow.candidate.estimate;
+  const double horizon = std::max(kHorizon * cadence * options_.every,
+                                  estimate.as_scenarios ? double(estimate.windows) : 0.0);
+  return {.horizon_steps = horizon * steps_per_window_,
           .windows = num_windows_ > 1 ? num_windows_ : 0,
           .shown = {realized(0), proved(1), missed(1)},
           .sure = {realized(sure), proved(sure), missed(sure)},
