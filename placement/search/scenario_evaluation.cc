@@ -14,7 +14,7 @@ class LayerObjective {
  public:
   explicit LayerObjective(ScenarioObjective objective) : objective_(objective) {}
 
-  // ratio: largest / mean GPU load.
+  // ratio: largest GPU load / (tokens / sum of speeds).
   void Add(double ratio, double weight) {
     sum_ += weight * ratio;
     weights_ += weight;
@@ -33,12 +33,7 @@ class LayerObjective {
 };
 
 double TotalSpeed(const GpuSpeeds* speeds, const Topology& topology) {
-  if (speeds == nullptr) return topology.num_gpus();
-  double sum = 0;
-  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    if (speeds->Usable(GpuId{gpu})) sum += speeds->SpeedOf(GpuId{gpu});
-  }
-  return sum;
+  return speeds == nullptr ? topology.num_gpus() : speeds->total();
 }
 
 }  // namespace
@@ -49,18 +44,24 @@ absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> s
                                                      const GpuSpeeds* speeds) {
   EPLB_RETURN_IF_ERROR(CheckScenarios(scenarios));
   ScenarioEvaluation evaluation;
-  for (const Scenario& scenario : scenarios) {
-    EPLB_ASSIGN_OR_RETURN(Evaluation one, EvaluateSplit(scenario.load, placement, split, speeds));
+  const double total_speed = TotalSpeed(speeds, placement.topology());
+  std::vector<LayerObjective> figures(static_cast<size_t>(placement.topology().num_layers()),
+                                      LayerObjective(objective));
+  for (const auto& [load, weight] : scenarios) {
+    EPLB_ASSIGN_OR_RETURN(Evaluation one, EvaluateSplit(load, placement, split, speeds));
+    const RealMatrix tokens = load.ToDouble();
+    for (size_t layer = 0; layer < figures.size(); ++layer) {
+      const double sum = tokens.row(static_cast<Eigen::Index>(layer)).sum();
+      // Rounding can put the ratio a last bit below 1.
+      if (sum > 0) {
+        figures[layer].Add(std::max(1.0, one.max_gpu_load[layer] / (sum / total_speed)), weight);
+      }
+    }
     evaluation.scenarios.push_back(std::move(one));
   }
   double sum = 0;
   int64_t layers = 0;
-  for (size_t layer = 0; layer < evaluation.scenarios.front().balancedness.size(); ++layer) {
-    LayerObjective figure(objective);
-    for (size_t k = 0; k < scenarios.size(); ++k) {
-      const std::optional<double>& balancedness = evaluation.scenarios[k].balancedness[layer];
-      if (balancedness.has_value()) figure.Add(1 / *balancedness, scenarios[k].weight);
-    }
+  for (const LayerObjective& figure : figures) {
     evaluation.objective.push_back(figure.Figure());
     if (!evaluation.objective.back().has_value()) continue;
     sum += *evaluation.objective.back();

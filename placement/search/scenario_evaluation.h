@@ -16,6 +16,9 @@
 
 namespace eplb {
 
+// The objective is made of ratios, largest GPU load / (tokens / sum of speeds). A ratio is
+// 1 / balancedness if GPUs are equally fast. If they are not, the mean in a balancedness depends on
+// the placement.
 struct ScenarioEvaluation {
   std::vector<Evaluation> scenarios;             // [K], each on its own load
   std::vector<std::optional<double>> objective;  // [L], >= 1; absent for a layer without load
