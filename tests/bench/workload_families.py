@@ -22,15 +22,16 @@ import numpy as np
 
 # Constants that give the statistics of the public files; --statistics prints both.
 #
-# A token takes an expert at most once, so no share exceeds 1 / top_k.
-SERVING_TOP_K, DOMAINS_TOP_K = 8, 6
+# Largest part of a layer's tokens that an expert can have. In the first family each token takes 8 experts, and some experts are among
+# them nearly always; in the second it takes 6, but no expert has more than an eighth.
+LARGEST_SHARE = 1 / 8
 # Standard deviation of the logarithm of the experts' weights, by layer.
 SERVING_SPREAD_LAYERS, SERVING_SPREAD = [0, 6, 15, 48, 57], [0.75, 0.95, 1.9, 1.95, 2.5]
 # The third workload keeps this part of the logarithms. Its changes have this part of the standard deviation, and heavy tails (of
 # Student's t): most experts stay near, some do not.
 SERVING_KEPT, SERVING_CHANGE, SERVING_CHANGE_FREEDOM = 0.95, 0.17, 4
 SERVING_TOKENS = 3_000_000  # of a layer. Counts are drawn, and the first two workloads differ by that alone.
-DOMAINS_SPREAD = {"intent": 0.85, "law": 0.62, "summary": 0.74, "translation": 1.18}
+DOMAINS_SPREAD = {"intent": 0.87, "law": 0.62, "summary": 0.76, "translation": 1.2}
 DOMAINS_COMMON = 0.22  # the part of the variance that all domains share
 DOMAINS_TOKENS = 50_000
 
@@ -38,16 +39,17 @@ PUBLIC_FILES = {"serving": {name: f"r1_{name}.json" for name in ["1k1k", "1k8k",
                 "domains": {name: f"esft_{name}.json" for name in DOMAINS_SPREAD}}
 
 
-def shares(weights, top_k):
-    """Returns the shares of experts of which each token takes `top_k` by these weights [layers, experts], each at most once."""
-    # A token takes expert e with probability 1 - exp(-rate * weight); bisection finds the rate at which these sum to top_k.
+def shares(weights):
+    """Returns shares [layers, experts] that grow with the weights, up to LARGEST_SHARE."""
+    # A choice out of several without repetition: a token takes an expert with probability 1 - exp(-rate * weight). Bisection finds
+    # the rate at which the shares sum to 1.
     low, high = np.zeros((len(weights), 1)), np.full((len(weights), 1), 1e9)
     weights = weights / weights.sum(1, keepdims=True)
     for _ in range(100):
         rate = (low + high) / 2
-        above = (1 - np.exp(-rate * weights)).sum(1, keepdims=True) > top_k
+        above = LARGEST_SHARE * (1 - np.exp(-rate * weights)).sum(1, keepdims=True) > 1
         low, high = np.where(above, low, rate), np.where(above, rate, high)
-    return (1 - np.exp(-low * weights)) / top_k
+    return LARGEST_SHARE * (1 - np.exp(-low * weights))
 
 
 def serving(seed=1, layers=58, experts=256):
@@ -57,7 +59,7 @@ def serving(seed=1, layers=58, experts=256):
     change = random.standard_t(SERVING_CHANGE_FREEDOM, size=(layers, experts)) * (1 - 2 / SERVING_CHANGE_FREEDOM) ** 0.5
     changed = SERVING_KEPT * log_weights + SERVING_CHANGE * spread * change
     each = {"1k1k": log_weights, "1k8k": log_weights, "8k1k": changed}
-    return {name: random.poisson(SERVING_TOKENS * shares(np.exp(logs), SERVING_TOP_K)) for name, logs in each.items()}
+    return {name: random.poisson(SERVING_TOKENS * shares(np.exp(logs))) for name, logs in each.items()}
 
 
 def domains(seed=1, layers=26, experts=64):
@@ -67,7 +69,7 @@ def domains(seed=1, layers=26, experts=64):
     for name, spread in DOMAINS_SPREAD.items():
         own = random.normal(size=(layers, experts))
         weights = np.exp(spread * (DOMAINS_COMMON ** 0.5 * common + (1 - DOMAINS_COMMON) ** 0.5 * own))
-        loads[name] = random.poisson(DOMAINS_TOKENS * shares(weights, DOMAINS_TOP_K))
+        loads[name] = random.poisson(DOMAINS_TOKENS * shares(weights))
     return loads
 
 

@@ -112,6 +112,7 @@ std::vector<int64_t> RandomMixture(Random& random, size_t size) {
   double sum = 0;
   for (double& part : parts) sum += part = -std::log(Pick(random, 1, 1'000'000) / 1'000'001.0);
   std::vector<int64_t> weights;
+  weights.reserve(size);
   for (const double part : parts) weights.push_back(std::llround(kMostOfMixture * part / sum));
   return weights;
 }
