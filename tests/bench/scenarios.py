@@ -2,12 +2,13 @@
 """Prints, as Markdown, how balanced one placement is under several loads: planned on one of them, on their sum, on their element-wise
 maximum, or on all of them as scenarios (`eplbctl plan --load A --load B ..`).
 
-Loads are those of workload_families.py, and with --public the public files that it resembles. Balancedness is the mean over layers.
-It is computed here from placement and load, for exact splits with a maximum flow of its own, so that no code of the planner judges
-the planner; `eplbctl` must report the same of the scenarios. Sum and maximum are of loads scaled to one total in each layer.
+Loads are those of workload_families.py, and with --public the public files that it resembles. Sum and maximum are of loads scaled to
+one total in each layer. Balancedness is the mean over layers. *Mixtures* is what no mixture of the loads is below: the mean over
+layers of the least balancedness under any of them. All figures are computed here from placement and loads, for exact splits with a
+maximum flow, so that no code of the planner judges the planner; `eplbctl` must report the same of the scenarios.
 
-The time is that of 58 x 256 -> 288 slots on 32 GPUs: the ratio of four loads and one, medians of alternating runs, and the CPU
-seconds of the whole program for four loads at --effort thorough.
+Times are those of 58 x 256 -> 288 slots on 32 GPUs: four loads / one load, medians of alternating runs, and the CPU seconds of the
+whole program for four loads at --effort thorough.
 
 Needs numpy. Exit 1 when a bar is missed: BARS, OWN_LOSS, MOST_TIMES_ONE_LOAD, MOST_THOROUGH_SECONDS.
 
@@ -124,8 +125,9 @@ def exact_peak(slots, load, gpus):
 
 
 def balancedness(placement, load, gpus, split):
+    """Returns the balancedness of each layer."""
     peak_of = exact_peak if split == "batch" else equal_peak
-    return statistics.fmean(row.sum() / gpus / peak_of(slots, row, gpus) for slots, row in zip(placement, load))
+    return [row.sum() / gpus / peak_of(slots, row, gpus) for slots, row in zip(placement, load)]
 
 
 class Table:
@@ -144,9 +146,10 @@ class Table:
         """Prints a row, and returns the report and the balancedness under each load."""
         report = plan(self.options, paths, self.case, self.split, effort)
         placement = np.array(report["placement"]["physical_to_logical_map"])
-        figures = [balancedness(placement, load, self.case.gpus, self.split) for load in self.loads.values()]
-        cells = " | ".join(f"{figure:.4f}" for figure in figures)
-        print(f"| {title} | {cells} | {min(figures):.4f} | {report['solve_seconds']:.3f} |", flush=True)
+        layers = [balancedness(placement, load, self.case.gpus, self.split) for load in self.loads.values()]
+        figures = [statistics.fmean(each) for each in layers]
+        cells = " | ".join(f"{figure:.4f}" for figure in [*figures, min(figures), statistics.fmean(map(min, *layers))])
+        print(f"| {title} | {cells} | {report['solve_seconds']:.3f} |", flush=True)
         return report, figures
 
     def check(self, holds, text):
@@ -155,7 +158,7 @@ class Table:
 
     def run(self):
         print(f"\n{self.name}, {'exact splits' if self.split == 'batch' else 'equal shares'}\n")
-        print(f"| planned on | {' | '.join(self.loads)} | worst | s |\n|{'---|' * (len(self.loads) + 3)}")
+        print(f"| planned on | {' | '.join(self.loads)} | worst | mixtures | s |\n|{'---|' * (len(self.loads) + 4)}")
         alone = [self.row(f"{key} alone", [path])[1][i] for i, (key, path) in enumerate(self.paths.items())]
         for key, path in self.combined.items():
             self.row(key, [path])

@@ -30,10 +30,10 @@ SERVING_SPREAD_LAYERS, SERVING_SPREAD = [0, 6, 15, 48, 57], [0.75, 0.95, 1.9, 1.
 # The third workload keeps this part of the logarithms. Its changes have this part of the standard deviation, and heavy tails (of
 # Student's t): most experts stay near, some do not.
 SERVING_KEPT, SERVING_CHANGE, SERVING_CHANGE_FREEDOM = 0.95, 0.17, 4
-SERVING_TOKENS = 3_000_000  # of a layer. Counts are drawn, and the first two workloads differ by that alone.
+# Tokens of a layer. Counts are drawn, and the first two workloads differ by that alone.
+SERVING_TOKENS, DOMAINS_TOKENS = 3_000_000, 50_000
 DOMAINS_SPREAD = {"intent": 0.87, "law": 0.62, "summary": 0.76, "translation": 1.2}
 DOMAINS_COMMON = 0.22  # the part of the variance that all domains share
-DOMAINS_TOKENS = 50_000
 
 PUBLIC_FILES = {"serving": {name: f"r1_{name}.json" for name in ["1k1k", "1k8k", "8k1k"]},
                 "domains": {name: f"esft_{name}.json" for name in DOMAINS_SPREAD}}
