@@ -6,6 +6,7 @@ namespace eplb {
 
 std::vector<int32_t> ChooseForScenarios(const Domain& domain, const ScenarioLoads& loads,
                                         const ScenarioMoves& moves) {
+  constexpr double kRounding = 1e-9;
   const double price = moves.price_of_all_slots / static_cast<double>(moves.incumbent.size());
   ScenarioWalk walk(
       domain, loads,
@@ -13,17 +14,17 @@ std::vector<int32_t> ChooseForScenarios(const Domain& domain, const ScenarioLoad
   walk.Start(moves.incumbent);
   std::vector<int32_t> best(moves.incumbent.begin(), moves.incumbent.end());
   double least = walk.Objective();
-  const auto offer = [&](std::span<const int32_t> layout) {
+  const auto offer = [&](const std::vector<int32_t>& layout) {
+    walk.Start(layout);  // so that the objective has no rounding of the walk's steps
     const LayoutCopies copies = CopiesBetween(domain, moves.incumbent, layout);
     const double score = walk.Objective() + price * copies.sum;
-    if (score >= least || copies.most > moves.copies_per_gpu) return;
+    if (score >= least - kRounding || copies.most > moves.copies_per_gpu) return;
     least = score;
-    best.assign(layout.begin(), layout.end());
+    best = layout;
   };
   walk.Walk(moves.proposals, false, moves.abandoned);
-  offer(walk.arrangement().experts());
-  walk.Start(moves.other);
-  offer(moves.other);
+  offer({walk.arrangement().experts().begin(), walk.arrangement().experts().end()});
+  offer({moves.other.begin(), moves.other.end()});
   return best;
 }
 

@@ -80,7 +80,11 @@ void ScenarioWalk::Start(std::span<const int32_t> layout) {
 }
 
 bool ScenarioWalk::Pack() {
-  if (domain_.has_node_affinity() && !domain_.only_on_affine_node) return false;
+  // A packing begins with the copies that GPUs are forced to hold, on all nodes.
+  if (domain_.has_node_affinity() &&
+      (!domain_.only_on_affine_node || domain_.ForcedReplicas() > 0)) {
+    return false;
+  }
   const std::vector<int32_t> before(arrangement_.experts().begin(), arrangement_.experts().end());
   const std::vector<int32_t> counts(arrangement_.counts().begin(), arrangement_.counts().end());
   std::ranges::fill(scale_, Block::Ones());
