@@ -58,11 +58,6 @@ absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement&
   return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
 }
 
-// Each is split exactly.
-std::span<const Load> BatchesIn(const PlanProblem& problem) {
-  return problem.windows.empty() ? std::span<const Load>(&problem.load, 1) : problem.windows;
-}
-
 }  // namespace
 
 absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanProblem& problem,
@@ -76,7 +71,7 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
                     .hierarchy = HierarchyInForce(frame, topology),
                     .has_previous = has_previous};
   EPLB_ASSIGN_OR_RETURN(report.after,
-                        Evaluate(problem.load, report.placement,
+                        Evaluate(problem.loads.load, report.placement,
                                  {.speeds = &report.speeds, .shares = SharesOf(report)}));
   for (size_t layer = 0; layer < report.after.max_gpu_load.size(); ++layer) {
     if (std::isfinite(report.after.max_gpu_load[layer])) continue;
@@ -85,26 +80,31 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
   const Placement start = has_previous ? *problem.previous : Placement::Static(topology);
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
   EPLB_ASSIGN_OR_RETURN(
-      report.before, Evaluate(problem.load, start, {.speeds = &speeds, .shares = previous_shares}));
+      report.before, Evaluate(problem.loads.load, start, {.speeds = &speeds, .shares = previous_shares}));
+  const BoundOptions bound{.speeds = &report.speeds,
+                           .hierarchy = report.hierarchy,
+                           .any_split = report.shares.has_value()};
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
-                        LowerBounds(problem.load, topology,
-                                    {.speeds = &report.speeds,
-                                     .hierarchy = report.hierarchy,
-                                     .any_split = report.shares.has_value()}));
+                        LowerBounds(problem.loads.load, topology, bound));
   EPLB_ASSIGN_OR_RETURN(report.bound, GapsToBounds(report.after.max_gpu_load, bounds));
   report.duplicates = CountDuplicates(report.placement);
   if (has_previous) {
     EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
   }
   if (problem.split == SplitMode::kBatch) {
-    const std::span<const Load> batches = BatchesIn(problem);
+    const std::vector<Load>& batches = problem.loads.batches;
     EPLB_ASSIGN_OR_RETURN(report.batches_after,
                           EvaluateBatches(batches, report.placement, &report.speeds));
     EPLB_ASSIGN_OR_RETURN(report.batches_before, EvaluateBatches(batches, start, &speeds));
   }
+  if (!problem.loads.scenarios.empty()) {
+    EPLB_ASSIGN_OR_RETURN(report.scenarios,
+                          MakeScenarioFigures(problem.loads, problem.split, {start, speeds},
+                                              {report.placement, report.speeds}, bound));
+  }
   if (report.hierarchy == Hierarchy::kSoft) {
     EPLB_ASSIGN_OR_RETURN(report.crossing,
-                          ComputeCrossingShare(problem.load, report.placement, SharesOf(report)));
+                          ComputeCrossingShare(problem.loads.load, report.placement, SharesOf(report)));
   }
   return report;
 }
@@ -125,6 +125,8 @@ std::string PlanReportToJson(const PlanReport& report) {
     batch =
         absl::StrCat(",\"batch_balancedness\":", Number(report.batches_after->mean_balancedness));
   }
+  const std::string scenarios =
+      report.scenarios.has_value() ? "," + ScenariosToJson(*report.scenarios) : "";
   return absl::StrCat(
       "{\"policy\":", wire::JsonQuote(report.policy),
       ",\"placement\":", wire::PlacementToJson(report.placement, SharesOf(report)),
@@ -139,7 +141,7 @@ std::string PlanReportToJson(const PlanReport& report) {
       ",\"moves\":{\"transfers\":", report.moves.transfers,
       ",\"slots_changed\":", report.moves.slots_changed,
       ",\"max_per_gpu\":", report.moves.max_per_gpu, ",\"cross_node\":", report.moves.cross_node,
-      "}", crossing, batch, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
+      "}", crossing, batch, scenarios, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
 }
 
 }  // namespace eplb::cli

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
 
 #include "absl/status/statusor.h"
 
+#include "client/cli/plan_loads.h"
+#include "client/cli/plan_scenarios.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "placement/evaluate.h"
@@ -22,12 +23,11 @@ namespace eplb::cli {
 
 // A plan to be computed. Views; all of one shape.
 struct PlanProblem {
-  const Load& load;
+  const PlannedLoads& loads;
   const Topology& topology;
   const GpuSpeeds& speeds;
   const Placement* previous = nullptr;  // may be null
   SplitMode split = SplitMode::kEqual;  // split of the planned job
-  std::span<const Load> windows = {};   // windows of the load, oldest first, one batch each
 };
 
 struct PlanAnswer {
@@ -69,7 +69,8 @@ struct PlanReport {
   // If the job splits by batch: EvaluateBatches over the windows, as `after` and `before`.
   std::optional<Evaluation> batches_after;
   std::optional<Evaluation> batches_before;
-  std::optional<LaterWindows> later;  // absent if the load is one window
+  std::optional<LaterWindows> later;  // absent if the load is one window, and for several files
+  std::optional<ScenarioFigures> scenarios;  // absent for one load; `after` and so on: of their mean
   double solve_seconds = 0;
 };
 
