@@ -10,6 +10,7 @@
 #include "placement/policies/deepseek_policy.h"
 #include "placement/search/layer_solver.h"
 #include "placement/search/node_affinity.h"
+#include "placement/search/scenario_solver.h"
 
 namespace eplb {
 namespace {
@@ -45,6 +46,59 @@ void Normalise(std::span<double> load) {
   for (double& tokens : load) tokens = std::ldexp(tokens, -exponent);
 }
 
+// Solvers of layers, one after the other.
+class LayerSolvers {
+ public:
+  LayerSolvers(const PolicyInput& input, const GpuSpeeds& speeds, const LayerSolverOptions& options)
+      : input_(input), solver_(input.topology, speeds, options) {
+    // With duplicates allowed, the answer without them is a candidate, because the larger space is
+    // harder to search.
+    if (options.allow_duplicates) {
+      LayerSolverOptions narrower = options;
+      narrower.allow_duplicates = false;
+      without_duplicates_.emplace(input.topology, speeds, narrower);
+    }
+    for (const Scenario& scenario : input.scenarios) tokens_.push_back(scenario.load.ToDouble());
+    if (tokens_.size() > 1) for_scenarios_.emplace(input.topology, speeds, options);
+  }
+
+  void Solve(int32_t layer, std::span<const double> load,
+             std::vector<std::span<const int32_t>>& candidates, std::span<int32_t> slots) {
+    const ScenarioLoads scenarios = LoadsOf(layer);
+    if (scenarios.tokens.size() > 1) {
+      for_scenarios_->Solve(scenarios, candidates, slots);
+      return;
+    }
+    std::vector<int32_t> narrower_slots(slots.size());
+    if (without_duplicates_.has_value()) {
+      without_duplicates_->Solve(load, candidates, narrower_slots);
+      candidates.emplace_back(narrower_slots);
+    }
+    solver_.Solve(load, candidates, slots);
+  }
+
+ private:
+  // The scenarios that have load in the layer.
+  ScenarioLoads LoadsOf(int32_t layer) const {
+    ScenarioLoads loads{.objective = input_.objective};
+    for (size_t k = 0; k < tokens_.size(); ++k) {
+      std::vector<double> row(tokens_[k].row(layer).begin(), tokens_[k].row(layer).end());
+      const double sum = std::accumulate(row.begin(), row.end(), 0.0);
+      if (sum <= 0) continue;
+      for (double& tokens : row) tokens /= sum;
+      loads.tokens.push_back(std::move(row));
+      loads.weights.push_back(input_.scenarios[k].weight);
+    }
+    return loads;
+  }
+
+  const PolicyInput& input_;
+  LayerSolver solver_;
+  std::optional<LayerSolver> without_duplicates_;
+  std::optional<ScenarioSolver> for_scenarios_;
+  std::vector<RealMatrix> tokens_;  // of the scenarios
+};
+
 class BalancedPolicy final : public Policy {
  public:
   explicit BalancedPolicy(const PolicyOptions& options) : options_(options) {}
@@ -64,17 +118,8 @@ class BalancedPolicy final : public Policy {
     EPLB_RETURN_IF_ERROR(LayerSolver::Check(topology, speeds, options));
     const std::optional<IndexMatrix> deepseek = DeepseekSlots(input, speeds, options.hierarchy);
     RealMatrix load = input.load.ToDouble();
-    LayerSolver solver(topology, speeds, options);
-    // With duplicates allowed, the answer without them is a candidate, because the larger space is
-    // harder to search.
-    std::optional<LayerSolver> without_duplicates;
-    if (options.allow_duplicates) {
-      LayerSolverOptions narrower = options;
-      narrower.allow_duplicates = false;
-      without_duplicates.emplace(topology, speeds, narrower);
-    }
+    LayerSolvers solvers(input, speeds, options);
     IndexMatrix slots(topology.num_layers(), topology.num_slots());
-    std::vector<int32_t> narrower_slots(static_cast<size_t>(topology.num_slots()));
     std::vector<std::span<const int32_t>> candidates;
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
       EPLB_RETURN_IF_ERROR(CheckWanted(input));
@@ -85,11 +130,8 @@ class BalancedPolicy final : public Policy {
       if (deepseek.has_value()) candidates.push_back(Row(*deepseek, layer));
       const std::span<double> cells(&load(layer, 0), static_cast<size_t>(load.cols()));
       Normalise(cells);
-      if (without_duplicates.has_value()) {
-        without_duplicates->Solve(cells, candidates, narrower_slots);
-        candidates.emplace_back(narrower_slots);
-      }
-      solver.Solve(cells, candidates, {&slots(layer, 0), static_cast<size_t>(slots.cols())});
+      solvers.Solve(layer, cells, candidates,
+                    {&slots(layer, 0), static_cast<size_t>(slots.cols())});
     }
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const Placement placement, Placement::FromSlots(topology, slots));

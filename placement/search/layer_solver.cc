@@ -22,39 +22,6 @@ constexpr double kInfinity = std::numeric_limits<double>::infinity();
 // Partitions of the expert groups to solve before the cheapest is believed.
 int32_t PartitionsToTry(Effort effort) { return ByEffort(effort, 1, 4, 32); }
 
-// The usable GPUs first .. end - 1.
-std::unique_ptr<DomainShape> FrameOf(const Topology& topology, const GpuSpeeds& speeds,
-                                     int32_t first, int32_t end) {
-  auto frame = std::make_unique<DomainShape>();
-  frame->domain = DomainOf(topology, speeds, first, end);
-  for (int32_t gpu = first; gpu < end; ++gpu) {
-    if (speeds.Usable(GpuId{gpu})) {
-      frame->first_slot.push_back(topology.FirstSlotOf(GpuId{gpu}).value);
-    }
-  }
-  return frame;
-}
-
-// Writes an arrangement to the slots of the layer.
-void WriteTo(const DomainShape& frame, const Arrangement& arrangement, std::span<int32_t> slots) {
-  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    auto slot = AsIndex(frame.first_slot[AsIndex(gpu)]);
-    for (int32_t from = arrangement.first_slot(gpu); from < arrangement.end_slot(gpu); ++from) {
-      slots[slot++] = frame.experts[AsIndex(arrangement.expert_in(from))];
-    }
-  }
-}
-
-// The contents of a domain's slots in a layer, in the domain's order.
-std::vector<int32_t> ReadFrom(const DomainShape& frame, std::span<const int32_t> slots) {
-  std::vector<int32_t> held;
-  for (size_t gpu = 0; gpu < frame.first_slot.size(); ++gpu) {
-    const auto first = slots.begin() + frame.first_slot[gpu];
-    held.insert(held.end(), first, first + frame.domain.slots[gpu]);
-  }
-  return held;
-}
-
 // True if no expert has more copies on a GPU than it must if `available` experts may be there.
 bool CopiesAreSpread(std::span<const int32_t> on_gpu, size_t available) {
   const size_t least = on_gpu.size() / available;
@@ -68,41 +35,40 @@ bool CopiesAreSpread(std::span<const int32_t> on_gpu, size_t available) {
   return slots_of_those <= with_one_more * (least + 1);
 }
 
-// The expert with the fewest copies on a GPU, then the largest unit, then the fewest replicas.
-int32_t MostWanted(const Arrangement& arrangement, std::span<const int32_t> copies) {
-  const auto rank = [&](int32_t expert) {
-    return std::tuple(copies[AsIndex(expert)], -arrangement.unit(expert),
-                      arrangement.count(expert));
-  };
-  int32_t best = 0;
-  for (int32_t expert = 1; expert < arrangement.domain().num_experts(); ++expert) {
-    if (rank(expert) < rank(best)) best = expert;
-  }
-  return best;
-}
-
-// Gives slots with copies that a GPU need not hold to experts that it lacks. Every expert stays on
-// every GPU that holds it.
-void SpreadCopies(Arrangement& arrangement) {
-  std::vector<int32_t> copies(arrangement.counts().size());
-  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    std::ranges::fill(copies, 0);
-    for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
-      ++copies[AsIndex(arrangement.expert_in(slot))];
-    }
-    for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
-      int32_t& held = copies[AsIndex(arrangement.expert_in(slot))];
-      const int32_t wanted = MostWanted(arrangement, copies);
-      int32_t& lacking = copies[AsIndex(wanted)];
-      if (held - lacking <= 1) continue;
-      --held;
-      ++lacking;
-      arrangement.Replace(slot, wanted);
-    }
-  }
-}
-
 }  // namespace
+
+std::optional<double> PeakOf(const Topology& topology, const LayerSolverOptions& options,
+                             const DomainInLayer& whole, std::span<const double> load,
+                             std::span<const int32_t> slots) {
+  std::vector<int32_t> counts(load.size());
+  for (const int32_t expert : slots) {
+    if (expert >= 0) ++counts[AsIndex(expert)];
+  }
+  if (std::ranges::find(counts, 0) != counts.end()) return std::nullopt;
+  const bool strict = options.hierarchy == Hierarchy::kStrict;
+  const auto available = load.size() / AsIndex(strict ? topology.num_nodes() : 1);
+  double peak = 0;
+  size_t held = 0;
+  for (size_t gpu = 0; gpu < whole.first_slot.size(); ++gpu) {
+    const auto first = slots.begin() + whole.first_slot[gpu];
+    const std::span<const int32_t> on_gpu(first, first + whole.domain.slots[gpu]);
+    double tokens = 0;
+    for (const int32_t expert : on_gpu) {
+      if (expert < 0) return std::nullopt;
+      tokens += load[AsIndex(expert)] / counts[AsIndex(expert)];
+    }
+    if (!options.allow_duplicates && !CopiesAreSpread(on_gpu, available)) return std::nullopt;
+    held += on_gpu.size();
+    peak = std::max(peak, tokens / whole.domain.speed[gpu]);
+  }
+  const auto all = AsIndex(std::accumulate(counts.begin(), counts.end(), 0));
+  if (held != all) return std::nullopt;
+  if (options.hierarchy != Hierarchy::kNone &&
+      !NodeAffinityOf(topology, options.hierarchy, slots).has_value()) {
+    return std::nullopt;
+  }
+  return peak;
+}
 
 absl::Status LayerSolver::Check(const Topology& topology, const GpuSpeeds& speeds,
                                 const LayerSolverOptions& options) {
@@ -131,19 +97,20 @@ LayerSolver::LayerSolver(const Topology& topology, const GpuSpeeds& speeds,
                          const LayerSolverOptions& options)
     : topology_(topology),
       options_(options),
-      whole_(FrameOf(topology, speeds, 0, topology.num_gpus())) {
-  whole_->domain.allow_duplicates = options.allow_duplicates;
-  whole_->experts.resize(AsIndex(topology.num_experts()));
-  std::iota(whole_->experts.begin(), whole_->experts.end(), 0);
-  whole_->domain.load.resize(whole_->experts.size());
+      whole_{{PlaceInLayer(topology, speeds, 0, topology.num_gpus())}, nullptr} {
+  whole_.domain.allow_duplicates = options.allow_duplicates;
+  whole_.experts.resize(AsIndex(topology.num_experts()));
+  std::iota(whole_.experts.begin(), whole_.experts.end(), 0);
+  whole_.domain.load.resize(whole_.experts.size());
   if (options.hierarchy != Hierarchy::kStrict) {
-    whole_->solver = std::make_unique<DomainSolver>(whole_->domain);
+    whole_.solver = std::make_unique<DomainSolver>(whole_.domain);
   }
   if (options.hierarchy == Hierarchy::kNone) return;
   node_domains_ = NodeDomains(topology, speeds);
   const int32_t gpus = topology.num_gpus() / topology.num_nodes();
   for (int32_t node = 0; node < topology.num_nodes(); ++node) {
-    auto frame = FrameOf(topology, speeds, node * gpus, (node + 1) * gpus);
+    auto frame = std::make_unique<SolvedDomain>(
+        SolvedDomain{{PlaceInLayer(topology, speeds, node * gpus, (node + 1) * gpus)}, nullptr});
     frame->domain.allow_duplicates = options.allow_duplicates;
     frame->domain.load.resize(AsIndex(topology.num_experts() / topology.num_nodes()));
     frame->solver = std::make_unique<DomainSolver>(frame->domain);
@@ -157,7 +124,7 @@ SearchLimits LayerSolver::LimitsFor(Effort effort, const Domain& domain, int32_t
   return limits;
 }
 
-SearchLimits LayerSolver::NodeLimits(const DomainShape& frame) const {
+SearchLimits LayerSolver::NodeLimits(const SolvedDomain& frame) const {
   SearchLimits limits = LimitsFor(effort_, frame.domain, topology_.num_layers());
   // Half, so that a second node that matters finds something left.
   limits.work = std::max(work_ / 2, LimitsOf(Effort::kFast, frame.domain, 1).work);
@@ -167,7 +134,7 @@ SearchLimits LayerSolver::NodeLimits(const DomainShape& frame) const {
 void LayerSolver::Solve(std::span<const double> load,
                         std::span<const std::span<const int32_t>> candidates,
                         std::span<int32_t> slots) {
-  whole_->domain.load.assign(load.begin(), load.end());
+  whole_.domain.load.assign(load.begin(), load.end());
   Answer answer = {.peak = kInfinity, .slots = std::vector<int32_t>(slots.size(), -1)};
   switch (options_.hierarchy) {
     case Hierarchy::kNone:
@@ -181,7 +148,7 @@ void LayerSolver::Solve(std::span<const double> load,
       break;
   }
   for (const std::span<const int32_t> candidate : candidates) {
-    const std::optional<double> peak = PeakOf(load, candidate);
+    const std::optional<double> peak = PeakOf(topology_, options_, whole_, load, candidate);
     if (!peak.has_value() || *peak >= answer.peak) continue;
     answer.peak = *peak;
     answer.slots.assign(candidate.begin(), candidate.end());
@@ -189,15 +156,28 @@ void LayerSolver::Solve(std::span<const double> load,
   std::copy(answer.slots.begin(), answer.slots.end(), slots.begin());
 }
 
+void LayerSolver::SolveOn(const NodePartition& partition, std::span<const double> load,
+                          std::span<int32_t> slots) {
+  Answer answer = {.peak = kInfinity, .slots = std::vector<int32_t>(slots.size(), -1)};
+  effort_ = options_.effort;
+  SolvePartition(load, Partitions(load), partition, 1, answer);
+  std::copy(answer.slots.begin(), answer.slots.end(), slots.begin());
+}
+
 void LayerSolver::SolveFlat(Answer& answer) {
-  whole_->solver->Begin(LimitsFor(options_.effort, whole_->domain, topology_.num_layers()));
-  const Arrangement& found = whole_->solver->Solve();
-  WriteTo(*whole_, found, answer.slots);
+  whole_.solver->Begin(LimitsFor(options_.effort, whole_.domain, topology_.num_layers()));
+  const Arrangement& found = whole_.solver->Solve();
+  whole_.Write(found, answer.slots);
   answer.peak = found.MaxLoad();
 }
 
+PartitionProblem LayerSolver::Partitions(std::span<const double> load) const {
+  const std::span<const double> loads[] = {load};
+  return ByNodeLoad(loads, topology_.num_groups(), node_domains_);
+}
+
 void LayerSolver::SolveStrict(std::span<const double> load, Answer& answer) {
-  const PartitionProblem problem = ByNodeLoad(load, topology_.num_groups(), node_domains_);
+  const PartitionProblem problem = Partitions(load);
   std::vector<NodePartition> partitions =
       CheapestPartitions(problem, PartitionsToTry(options_.effort));
   // All partitions get a little work, then the most promising ones the rest.
@@ -249,7 +229,7 @@ double LayerSolver::SolvePartition(std::span<const double> load, const Partition
 
 double LayerSolver::SolveNode(std::span<const double> load, const NodePartition& partition,
                               int32_t node, double enough, std::span<int32_t> slots) {
-  DomainShape& frame = *nodes_[AsIndex(node)];
+  SolvedDomain& frame = *nodes_[AsIndex(node)];
   frame.domain.load.clear();
   frame.experts.clear();
   for (size_t group = 0; group < partition.node_of_group.size(); ++group) {
@@ -264,7 +244,7 @@ double LayerSolver::SolveNode(std::span<const double> load, const NodePartition&
   frame.solver->set_enough(enough);
   const Arrangement& found = frame.solver->Solve();
   work_ -= frame.solver->work_done();
-  WriteTo(frame, found, slots);
+  frame.Write(found, slots);
   return found.MaxLoad();
 }
 
@@ -272,24 +252,24 @@ double LayerSolver::SolveNode(std::span<const double> load, const NodePartition&
 // load of a node decides less here. So further partitions get some work, and a better one more.
 void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
   SolveStrict(load, answer);
-  whole_->domain.affine_node_of_gpu.clear();
-  for (const int32_t slot : whole_->first_slot) {
-    whole_->domain.affine_node_of_gpu.push_back(
+  whole_.domain.affine_node_of_gpu.clear();
+  for (const int32_t slot : whole_.first_slot) {
+    whole_.domain.affine_node_of_gpu.push_back(
         topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
   }
   const NodePartition first = partition_;
-  SearchLimits limits = LimitsFor(options_.effort, whole_->domain, topology_.num_layers());
+  SearchLimits limits = LimitsFor(options_.effort, whole_.domain, topology_.num_layers());
   Soften(first, limits, answer);
-  const PartitionProblem problem = ByNodeLoad(load, topology_.num_groups(), node_domains_);
+  const PartitionProblem problem = Partitions(load);
   const std::vector<NodePartition> partitions =
       CheapestPartitions(problem, PartitionsToTry(options_.effort));
-  const SearchLimits least = LimitsOf(Effort::kFast, whole_->domain, 1);
+  const SearchLimits least = LimitsOf(Effort::kFast, whole_.domain, 1);
   const int64_t more_work = limits.work / kLookParts;
   limits.work = std::max(more_work / static_cast<int64_t>(partitions.size()), least.work);
   effort_ = Effort::kFast;
   const NodePartition* best = nullptr;
   for (const NodePartition& partition : partitions) {
-    if (answer.peak <= whole_->solver->bound() * (1 + limits.tolerance)) return;
+    if (answer.peak <= whole_.solver->bound() * (1 + limits.tolerance)) return;
     if (partition.node_of_group == first.node_of_group) continue;
     Answer other = {.peak = kInfinity, .slots = std::vector<int32_t>(answer.slots.size(), -1)};
     SolvePartition(load, problem, partition, 1, other);
@@ -306,52 +286,20 @@ void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
 // Lets replicas beyond an expert's last one at home go anywhere.
 void LayerSolver::Soften(const NodePartition& partition, const SearchLimits& limits,
                          Answer& answer) {
-  whole_->domain.affine_node_of_expert.clear();
+  whole_.domain.affine_node_of_expert.clear();
   for (const int32_t node : partition.node_of_group) {
-    whole_->domain.affine_node_of_expert.insert(whole_->domain.affine_node_of_expert.end(),
-                                                per_group(), node);
+    whole_.domain.affine_node_of_expert.insert(whole_.domain.affine_node_of_expert.end(),
+                                               per_group(), node);
   }
-  whole_->solver->Begin(limits);
-  Arrangement start(whole_->domain);
-  start.Assign(ReadFrom(*whole_, answer.slots));
+  whole_.solver->Begin(limits);
+  Arrangement start(whole_.domain);
+  start.Assign(whole_.Read(answer.slots));
   // A node may have to hold experts twice that the layer need not.
   if (!options_.allow_duplicates) SpreadCopies(start);
-  whole_->solver->Offer(start.experts());
-  const Arrangement& found = whole_->solver->Solve();
-  WriteTo(*whole_, found, answer.slots);
+  whole_.solver->Offer(start.experts());
+  const Arrangement& found = whole_.solver->Solve();
+  whole_.Write(found, answer.slots);
   answer.peak = found.MaxLoad();
-}
-
-std::optional<double> LayerSolver::PeakOf(std::span<const double> load,
-                                          std::span<const int32_t> slots) const {
-  std::vector<int32_t> counts(load.size());
-  for (const int32_t expert : slots) {
-    if (expert >= 0) ++counts[AsIndex(expert)];
-  }
-  if (std::ranges::find(counts, 0) != counts.end()) return std::nullopt;
-  const bool strict = options_.hierarchy == Hierarchy::kStrict;
-  const auto available = load.size() / AsIndex(strict ? topology_.num_nodes() : 1);
-  double peak = 0;
-  size_t held = 0;
-  for (size_t gpu = 0; gpu < whole_->first_slot.size(); ++gpu) {
-    const auto first = slots.begin() + whole_->first_slot[gpu];
-    const std::span<const int32_t> on_gpu(first, first + whole_->domain.slots[gpu]);
-    double tokens = 0;
-    for (const int32_t expert : on_gpu) {
-      if (expert < 0) return std::nullopt;
-      tokens += load[AsIndex(expert)] / counts[AsIndex(expert)];
-    }
-    if (!options_.allow_duplicates && !CopiesAreSpread(on_gpu, available)) return std::nullopt;
-    held += on_gpu.size();
-    peak = std::max(peak, tokens / whole_->domain.speed[gpu]);
-  }
-  const auto all = AsIndex(std::accumulate(counts.begin(), counts.end(), 0));
-  if (held != all) return std::nullopt;
-  if (options_.hierarchy != Hierarchy::kNone &&
-      !NodeAffinityOf(topology_, options_.hierarchy, slots).has_value()) {
-    return std::nullopt;
-  }
-  return peak;
 }
 
 }  // namespace eplb

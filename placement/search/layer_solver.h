@@ -14,6 +14,7 @@
 #include "placement/policy.h"
 #include "placement/search/arrangement.h"
 #include "placement/search/domain.h"
+#include "placement/search/domain_in_layer.h"
 #include "placement/search/domain_solver.h"
 #include "placement/search/node_partition.h"
 #include "placement/topology.h"
@@ -27,19 +28,19 @@ struct LayerSolverOptions {
   const std::atomic<bool>* abandoned = nullptr;  // see PolicyInput; the answer is then any layout
 };
 
-// The usable GPUs of some nodes as a domain, the place of its slots in the layer, and its solver.
-struct DomainShape {
-  Domain domain;
-  std::vector<int32_t> first_slot;  // [m], first slot of each GPU in the layer
-  std::vector<int32_t> experts;     // [n], the domain's experts in the layer
-  std::unique_ptr<DomainSolver> solver;
-};
+// The largest GPU load of a layer [S]; none if the layer breaks a constraint. whole: the usable
+// GPUs of the topology.
+std::optional<double> PeakOf(const Topology& topology, const LayerSolverOptions& options,
+                             const DomainInLayer& whole, std::span<const double> load,
+                             std::span<const int32_t> slots);
 
 // Layers of one topology, one after the other. Threads: one at a time.
 class LayerSolver {
  public:
   // REQUIRES: Check is ok; `topology` and `speeds` outlive this.
   LayerSolver(const Topology& topology, const GpuSpeeds& speeds, const LayerSolverOptions& options);
+  LayerSolver(const LayerSolver&) = delete;
+  LayerSolver& operator=(const LayerSolver&) = delete;
 
   // errors: InvalidArgument, naming the numbers: the hierarchy does not fit the topology, or the
   // usable slots (of a node, under a hierarchy) are fewer than the experts they must hold.
@@ -51,14 +52,22 @@ class LayerSolver {
   void Solve(std::span<const double> load, std::span<const std::span<const int32_t>> candidates,
              std::span<int32_t> slots);
 
+  // As Solve under a strict hierarchy, with this partition alone. REQUIRES: options are strict.
+  void SolveOn(const NodePartition& partition, std::span<const double> load,
+               std::span<int32_t> slots);
+
  private:
+  // A domain's place in the layer, and its solver.
+  struct SolvedDomain : DomainInLayer {
+    std::unique_ptr<DomainSolver> solver;
+  };
   struct Answer {
     double peak;
     std::vector<int32_t> slots;  // [S]
   };
   // LimitsOf, until the answer is abandoned.
   SearchLimits LimitsFor(Effort effort, const Domain& domain, int32_t num_layers) const;
-  SearchLimits NodeLimits(const DomainShape& frame) const;
+  SearchLimits NodeLimits(const SolvedDomain& frame) const;
   void SolveFlat(Answer& answer);
   void SolveStrict(std::span<const double> load, Answer& answer);
   void SolveSoft(std::span<const double> load, Answer& answer);
@@ -71,8 +80,7 @@ class LayerSolver {
   // Writes the node's part of the answer and returns its largest GPU load.
   double SolveNode(std::span<const double> load, const NodePartition& partition, int32_t node,
                    double enough, std::span<int32_t> slots);
-  // The largest GPU load of a layer; none if the layer breaks a constraint.
-  std::optional<double> PeakOf(std::span<const double> load, std::span<const int32_t> slots) const;
+  PartitionProblem Partitions(std::span<const double> load) const;
   size_t per_group() const { return AsIndex(topology_.num_experts() / topology_.num_groups()); }
 
   const Topology& topology_;
@@ -80,10 +88,10 @@ class LayerSolver {
   Effort effort_ = Effort::kDefault;  // effort of the pass over the partitions
   int64_t work_ = 0;                  // left for the partition
   std::vector<int32_t> slots_;        // [S], slots of the partition
-  std::unique_ptr<DomainShape> whole_;
-  std::vector<std::unique_ptr<DomainShape>> nodes_;  // [N]
-  std::vector<Domain> node_domains_;                 // [N], without loads
-  NodePartition partition_;                          // partition of the last strict or soft layer
+  SolvedDomain whole_;
+  std::vector<std::unique_ptr<SolvedDomain>> nodes_;  // [N]; solvers refer to their domains
+  std::vector<Domain> node_domains_;                  // [N], without loads
+  NodePartition partition_;                           // partition of the last strict or soft layer
 };
 
 }  // namespace eplb

@@ -209,13 +209,16 @@ std::vector<NodePartition> CheapestPartitions(const PartitionProblem& problem, i
   return {Heuristic(problem).Run()};
 }
 
-PartitionProblem ByNodeLoad(std::span<const double> load, int32_t num_groups,
+PartitionProblem ByNodeLoad(std::span<const std::span<const double>> loads, int32_t num_groups,
                             std::span<const Domain> nodes) {
-  const size_t per_group = load.size() / AsIndex(num_groups);
-  std::vector<double> group_load;
-  for (size_t first = 0; first < load.size(); first += per_group) {
-    const auto experts = load.subspan(first, per_group);
-    group_load.push_back(std::accumulate(experts.begin(), experts.end(), 0.0));
+  std::vector<std::vector<double>> group_loads;  // of each load
+  for (const std::span<const double> load : loads) {
+    const size_t per_group = load.size() / AsIndex(num_groups);
+    std::vector<double>& group_load = group_loads.emplace_back();
+    for (size_t first = 0; first < load.size(); first += per_group) {
+      const auto experts = load.subspan(first, per_group);
+      group_load.push_back(std::accumulate(experts.begin(), experts.end(), 0.0));
+    }
   }
   std::vector<double> node_speed;
   for (const Domain& node : nodes) {
@@ -224,11 +227,15 @@ PartitionProblem ByNodeLoad(std::span<const double> load, int32_t num_groups,
   return {.num_groups = num_groups,
           .num_nodes = static_cast<int32_t>(nodes.size()),
           .kind_of_node = KindsOf(nodes),
-          .cost = [group_load = std::move(group_load), node_speed = std::move(node_speed)](
+          .cost = [group_loads = std::move(group_loads), node_speed = std::move(node_speed)](
                       int32_t kind, const std::vector<int32_t>& groups) {
-            double sum = 0;
-            for (const int32_t group : groups) sum += group_load[AsIndex(group)];
-            return sum / node_speed[AsIndex(kind)];
+            double most = 0;
+            for (const std::vector<double>& group_load : group_loads) {
+              double sum = 0;
+              for (const int32_t group : groups) sum += group_load[AsIndex(group)];
+              most = std::max(most, sum);
+            }
+            return most / node_speed[AsIndex(kind)];
           }};
 }
 
@@ -244,7 +251,7 @@ absl::StatusOr<IndexMatrix> NodesOfGroups(const Load& load, const Topology& topo
   const RealMatrix tokens = load.ToDouble();
   IndexMatrix node_of_group(topology.num_layers(), topology.num_groups());
   for (Eigen::Index layer = 0; layer < tokens.rows(); ++layer) {
-    const std::span row(&tokens(layer, 0), AsIndex(tokens.cols()));
+    const std::span<const double> row[] = {{&tokens(layer, 0), AsIndex(tokens.cols())}};
     const NodePartition best =
         CheapestPartitions(ByNodeLoad(row, topology.num_groups(), nodes), 1).front();
     std::ranges::copy(best.node_of_group, &node_of_group(layer, 0));

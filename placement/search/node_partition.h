@@ -45,9 +45,9 @@ bool CanEnumerate(const PartitionProblem& problem);
 // that helps. threads: safe, no state.
 std::vector<NodePartition> CheapestPartitions(const PartitionProblem& problem, int32_t most);
 
-// The problem whose cost of a node is the load of its groups / the sum of its GPUs' speeds.
-// load: [E] of a layer; nodes: [N], without loads.
-PartitionProblem ByNodeLoad(std::span<const double> load, int32_t num_groups,
+// The problem whose cost of a node is the load of its groups / the sum of its GPUs' speeds, the
+// largest of several loads. loads: each [E] of a layer, at least one; nodes: [N], without loads.
+PartitionProblem ByNodeLoad(std::span<const std::span<const double>> loads, int32_t num_groups,
                             std::span<const Domain> nodes);
 
 // Returns the node of each expert group in each layer, [L, K], with as many groups on every node

@@ -1,0 +1,162 @@
+#include "placement/search/scenario_solver.h"
+
+#include <algorithm>
+#include <numeric>
+
+namespace eplb {
+namespace {
+
+// tests/bench/scenarios.py judges the constants.
+constexpr int64_t kDescendPerSlot = 16;
+constexpr int64_t kLeastDescend = 4'000;
+constexpr int64_t kAnneal = 32'000'000;  // in all layers; some two seconds for four loads
+constexpr int64_t kAnnealPerLayer = 1'000'000;
+
+// A soft answer begins with a strict one. More effort would fit the replica counts to the mean load
+// so closely that walks from there end higher.
+LayerSolverOptions OptionsForMean(LayerSolverOptions options) {
+  options.effort = Effort::kFast;
+  if (options.hierarchy == Hierarchy::kSoft) options.hierarchy = Hierarchy::kStrict;
+  return options;
+}
+
+// Partitions with the least fullest node of any scenario whose objectives are compared.
+constexpr int32_t kPartitionsToCompare = 200;
+
+// The largest cost of a node.
+double CostOf(const PartitionProblem& problem, const NodePartition& partition) {
+  double most = 0;
+  for (int32_t node = 0; node < problem.num_nodes; ++node) {
+    std::vector<int32_t> groups;
+    for (int32_t group = 0; group < problem.num_groups; ++group) {
+      if (partition.node_of_group[AsIndex(group)] == node) groups.push_back(group);
+    }
+    most = std::max(most, problem.cost(problem.kind_of_node[AsIndex(node)], groups));
+  }
+  return most;
+}
+
+std::vector<double> MeanOf(const ScenarioLoads& loads) {
+  std::vector<double> mean(loads.tokens.front().size());
+  const double weights = std::accumulate(loads.weights.begin(), loads.weights.end(), 0.0);
+  for (size_t k = 0; k < loads.tokens.size(); ++k) {
+    const std::vector<double>& tokens = loads.tokens[k];
+    const double scale =
+        loads.weights[k] / weights / std::accumulate(tokens.begin(), tokens.end(), 0.0);
+    for (size_t expert = 0; expert < mean.size(); ++expert) mean[expert] += tokens[expert] * scale;
+  }
+  return mean;
+}
+
+}  // namespace
+
+WalkLimits WalkLimitsOf(Effort effort, int32_t num_slots, int32_t num_layers) {
+  switch (effort) {
+    case Effort::kFast:
+      return {.descend = kDescendPerSlot / 4 * num_slots};
+    case Effort::kDefault:
+      return {.descend = std::max(kLeastDescend, kDescendPerSlot * num_slots)};
+    case Effort::kThorough:
+      return {.descend = std::max(kLeastDescend, kDescendPerSlot * num_slots),
+              .anneal = std::min(kAnneal / num_layers, kAnnealPerLayer)};
+  }
+  return {};
+}
+
+ScenarioSolver::ScenarioSolver(const Topology& topology, const GpuSpeeds& speeds,
+                               const LayerSolverOptions& options)
+    : topology_(topology),
+      options_(options),
+      mean_solver_(topology, speeds, OptionsForMean(options)),
+      whole_(PlaceInLayer(topology, speeds, 0, topology.num_gpus())),
+      limits_(WalkLimitsOf(options.effort, topology.num_slots(), topology.num_layers())) {
+  whole_.domain.allow_duplicates = options.allow_duplicates;
+  whole_.experts.resize(AsIndex(topology.num_experts()));
+  std::iota(whole_.experts.begin(), whole_.experts.end(), 0);
+  if (options.hierarchy == Hierarchy::kNone) return;
+  node_domains_ = NodeDomains(topology, speeds);
+  for (const int32_t slot : whole_.first_slot) {
+    whole_.domain.affine_node_of_gpu.push_back(topology.NodeOf(topology.GpuOf(SlotId{slot})).value);
+  }
+}
+
+NodePartition ScenarioSolver::ChoosePartition(const ScenarioLoads& loads) const {
+  const std::vector<std::span<const double>> all(loads.tokens.begin(), loads.tokens.end());
+  const PartitionProblem problem = ByNodeLoad(all, topology_.num_groups(), node_domains_);
+  std::vector<NodePartition> partitions = CheapestPartitions(problem, kPartitionsToCompare);
+  std::vector<PartitionProblem> problems;
+  for (const std::span<const double>& load : all) {
+    problems.push_back(ByNodeLoad({&load, 1}, topology_.num_groups(), node_domains_));
+  }
+  for (NodePartition& partition : partitions) {
+    double sum = 0;
+    for (size_t k = 0; k < problems.size(); ++k) {
+      sum += loads.weights[k] * CostOf(problems[k], partition);
+    }
+    if (loads.objective == ScenarioObjective::kMean) partition.cost = sum;
+  }
+  return *std::ranges::min_element(partitions, {}, &NodePartition::cost);
+}
+
+void ScenarioSolver::Begin(const ScenarioLoads& loads, std::span<int32_t> slots) {
+  whole_.domain.load = MeanOf(loads);
+  if (options_.hierarchy == Hierarchy::kNone) {
+    mean_solver_.Solve(whole_.domain.load, {}, slots);
+    return;
+  }
+  const NodePartition partition = ChoosePartition(loads);
+  mean_solver_.SolveOn(partition, whole_.domain.load, slots);
+  std::vector<int32_t>& nodes = whole_.domain.affine_node_of_expert;
+  nodes.clear();
+  for (const int32_t node : partition.node_of_group) {
+    nodes.insert(nodes.end(), AsIndex(topology_.num_experts() / topology_.num_groups()), node);
+  }
+  whole_.domain.only_on_affine_node = true;
+}
+
+std::vector<int32_t> ScenarioSolver::Improve(std::span<const int32_t> slots, ScenarioWalk& walk) {
+  const std::vector<int32_t> start = whole_.Read(slots);
+  walk.Start(start);
+  const double before = walk.Objective();
+  if (walk.Pack() && walk.Objective() >= before) walk.Start(start);
+  walk.Walk(limits_.descend, false, options_.abandoned);
+  if (options_.hierarchy == Hierarchy::kSoft) {
+    whole_.domain.only_on_affine_node = false;
+    Arrangement spread = walk.arrangement();
+    // A node may have to hold experts twice that the layer need not.
+    if (!options_.allow_duplicates) SpreadCopies(spread);
+    walk.Start(spread.experts());
+    walk.Walk(limits_.descend, false, options_.abandoned);
+  }
+  const auto layout = [&] {
+    return std::vector<int32_t>(walk.arrangement().experts().begin(),
+                                walk.arrangement().experts().end());
+  };
+  std::vector<int32_t> best = layout();
+  if (limits_.anneal == 0) return best;
+  const double descended = walk.Objective();
+  walk.Walk(limits_.anneal, true, options_.abandoned);
+  return walk.Objective() < descended ? layout() : best;
+}
+
+void ScenarioSolver::Solve(const ScenarioLoads& loads,
+                           std::span<const std::span<const int32_t>> candidates,
+                           std::span<int32_t> slots) {
+  Begin(loads, slots);
+  ScenarioWalk walk(whole_.domain, loads);
+  std::vector<int32_t> best = Improve(slots, walk);
+  walk.Start(best);
+  double least = walk.Objective();
+  for (const std::span<const int32_t> candidate : candidates) {
+    if (!PeakOf(topology_, options_, whole_, whole_.domain.load, candidate).has_value()) continue;
+    std::vector<int32_t> layout = whole_.Read(candidate);
+    walk.Start(layout);
+    if (walk.Objective() >= least) continue;
+    least = walk.Objective();
+    best = std::move(layout);
+  }
+  walk.Start(best);
+  whole_.Write(walk.arrangement(), slots);
+}
+
+}  // namespace eplb
