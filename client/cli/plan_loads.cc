@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
+#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -12,6 +13,7 @@
 #include "base/status_macros.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
+#include "client/cli/text.h"
 
 namespace eplb::cli {
 namespace {
@@ -23,8 +25,8 @@ absl::StatusOr<std::vector<double>> WeightsOf(const LoadOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> weights,
                         ParseNumbers("--weights", options.weights));
   if (weights.size() != options.paths.size()) {
-    return InvalidInput("--weights has ", weights.size(), " numbers for ", options.paths.size(),
-                        " loads");
+    return InvalidInput("--weights has ", Counted(weights.size(), "number"), " for ",
+                        options.paths.size(), " loads");
   }
   for (size_t i = 0; i < weights.size(); ++i) {
     if (weights[i] >= 1 / kMaxWeight && weights[i] <= kMaxWeight) continue;
@@ -34,14 +36,21 @@ absl::StatusOr<std::vector<double>> WeightsOf(const LoadOptions& options) {
   return weights;
 }
 
-// The files' names without folder and suffix; the whole paths if two of them are the same.
+// The files' names without folder and suffix. If two of them are the same, the paths without the
+// folders that all have in common.
 std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
   std::vector<std::string> names;
+  std::string_view common = paths.front();
   for (const std::string& path : paths) {
     names.push_back(std::filesystem::path(path).stem().string());
+    common = common.substr(0, std::ranges::mismatch(common, path).in1 - common.begin());
   }
   const std::set<std::string> different(names.begin(), names.end());
-  return different.size() == names.size() ? names : paths;
+  if (different.size() == names.size()) return names;
+  const size_t folder = common.rfind('/') + 1;
+  std::ranges::transform(paths, names.begin(),
+                         [folder](const std::string& path) { return path.substr(folder); });
+  return names;
 }
 
 // REQUIRES: at least one scenario, all of one shape and with tokens.
@@ -139,7 +148,7 @@ absl::StatusOr<PlannedLoads> LoadsOfFiles(const LoadOptions& options,
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string& path = options.paths[i];
     EPLB_ASSIGN_OR_RETURN(Load load, InFile(path, CombineWindows(files[i].windows, rule)));
-    if (!(load.ToDouble() > 0).any()) return InvalidInput(path, ": has no tokens");
+    if (!(load.ToDouble() > 0).any()) return InvalidInput(path, ": the load has no tokens");
     scenarios.push_back({std::move(load), weights[i]});
   }
   return LoadsOfScenarios(options, std::move(scenarios), NamesOf(options.paths));

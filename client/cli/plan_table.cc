@@ -183,7 +183,8 @@ std::string ScenarioText(const PlanReport& report, const ScenarioFigures& figure
   std::string text = absl::StrCat(
       FormatTable(table, terminal), "\n",
       Paragraph(absl::StrCat("Balancedness = mean / max GPU load",
-                             batch ? ", each load split exactly among the replicas." : "."),
+                             batch ? ", each load split exactly among the replicas" : "",
+                             ". The bounds are those of placements for one of the loads alone."),
                 terminal),
       Paragraph(absl::StrCat("Objective ", ObjectiveName(figures.objective), ": max / mean GPU load, ",
                              worst ? "largest over the loads" : "weighted mean over the loads",
