@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <set>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
@@ -48,6 +49,9 @@ enum class Formats { kTableAndJson, kWithTrace };
 void AddFormat(Flags& flags, Format& format, Formats formats = Formats::kTableAndJson);
 // --load with the flags of AddLoadReading, all optional.
 void AddLoad(Flags& flags, std::string& path, const std::string& help, LoadReading& reading);
+// AddLoad with a --load that can be repeated.
+void AddLoads(Flags& flags, std::vector<std::string>& paths, const std::string& help,
+              LoadReading& reading);
 // Help of a --load that plans are made for.
 inline constexpr char kLoadHelp[] =
     "JSON, JSON lines of windows, .npy, .npz, .pt, CSV, or what other systems record";

@@ -226,7 +226,7 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
 }
 
 // --load, how it is read, and how several loads become scenarios.
-void AddLoads(Flags& flags, LoadOptions& options) {
+void AddLoadOptions(Flags& flags, LoadOptions& options) {
   flags.Texts("--load", "FILE", options.paths,
               absl::StrCat(kLoadHelp, "; repeat it to serve several loads by one placement"));
   flags.Required();
@@ -246,7 +246,7 @@ void AddLoads(Flags& flags, LoadOptions& options) {
 void AddPlan(const Flags& root) {
   auto [flags, options] = AddCommand<PlanOptions>(
       root, "plan", "Compute a placement from load files, offline", &RunPlan);
-  AddLoads(flags, options.loads);
+  AddLoadOptions(flags, options.loads);
   AddInteger(flags, "--slots", "S", options.slots, "Slots of a layer over all GPUs");
   AddInteger(flags, "--redundant", "R", options.redundant,
              "Slots beyond one per expert, instead of --slots");
