@@ -29,7 +29,13 @@ absl::Status CheckShapes(const PolicyInput& input) {
   };
   EPLB_RETURN_IF_ERROR(check("load", input.load));
   for (const Load& window : input.recent) EPLB_RETURN_IF_ERROR(check("recent window", window));
-  return absl::OkStatus();
+  return CheckScenariosFit(input);
+}
+
+absl::Status CheckScenariosFit(const PolicyInput& input) {
+  if (input.scenarios.empty()) return absl::OkStatus();
+  EPLB_RETURN_IF_ERROR(CheckScenarios(input.scenarios));
+  return CheckLoadFits(input.scenarios.front().load, input.topology);
 }
 
 absl::StatusOr<Placement> SolveAligned(const Policy& policy, const PolicyInput& input) {

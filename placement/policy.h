@@ -74,6 +74,9 @@ absl::Status CheckWanted(const PolicyInput& input);
 // errors: InvalidArgument when the load, a recent window or the previous placement has another
 // shape than the topology; names the numbers.
 absl::Status CheckShapes(const PolicyInput& input);
+// errors: those of CheckScenarios, and InvalidArgument when the scenarios have another shape than
+// the topology. OK without scenarios.
+absl::Status CheckScenariosFit(const PolicyInput& input);
 
 // Threads: safe, no state. Deterministic: equal input gives an equal placement on every machine.
 class Policy {

@@ -10,6 +10,7 @@
 #include "placement/policies/deepseek_policy.h"
 #include "placement/search/layer_solver.h"
 #include "placement/search/node_affinity.h"
+#include "placement/search/scenario_loads.h"
 #include "placement/search/scenario_solver.h"
 
 namespace eplb {
@@ -50,7 +51,7 @@ void Normalise(std::span<double> load) {
 class LayerSolvers {
  public:
   LayerSolvers(const PolicyInput& input, const GpuSpeeds& speeds, const LayerSolverOptions& options)
-      : input_(input), solver_(input.topology, speeds, options) {
+      : solver_(input.topology, speeds, options), scenarios_(input) {
     // With duplicates allowed, the answer without them is a candidate, because the larger space is
     // harder to search.
     if (options.allow_duplicates) {
@@ -58,14 +59,13 @@ class LayerSolvers {
       narrower.allow_duplicates = false;
       without_duplicates_.emplace(input.topology, speeds, narrower);
     }
-    for (const Scenario& scenario : input.scenarios) tokens_.push_back(scenario.load.ToDouble());
-    if (tokens_.size() > 1) for_scenarios_.emplace(input.topology, speeds, options);
+    if (input.scenarios.size() > 1) for_scenarios_.emplace(input.topology, speeds, options);
   }
 
   void Solve(int32_t layer, std::span<const double> load,
              std::vector<std::span<const int32_t>>& candidates, std::span<int32_t> slots) {
-    const ScenarioLoads scenarios = LoadsOf(layer);
-    if (scenarios.tokens.size() > 1) {
+    const ScenarioLoads scenarios = scenarios_.Layer(layer);
+    if (scenarios.size() > 1) {
       for_scenarios_->Solve(scenarios, candidates, slots);
       return;
     }
@@ -78,25 +78,10 @@ class LayerSolvers {
   }
 
  private:
-  // The scenarios that have load in the layer.
-  ScenarioLoads LoadsOf(int32_t layer) const {
-    ScenarioLoads loads{.objective = input_.objective};
-    for (size_t k = 0; k < tokens_.size(); ++k) {
-      std::vector<double> row(tokens_[k].row(layer).begin(), tokens_[k].row(layer).end());
-      const double sum = std::accumulate(row.begin(), row.end(), 0.0);
-      if (sum <= 0) continue;
-      for (double& tokens : row) tokens /= sum;
-      loads.tokens.push_back(std::move(row));
-      loads.weights.push_back(input_.scenarios[k].weight);
-    }
-    return loads;
-  }
-
-  const PolicyInput& input_;
   LayerSolver solver_;
   std::optional<LayerSolver> without_duplicates_;
   std::optional<ScenarioSolver> for_scenarios_;
-  std::vector<RealMatrix> tokens_;  // of the scenarios
+  ScenarioLayers scenarios_;
 };
 
 class BalancedPolicy final : public Policy {
@@ -108,6 +93,7 @@ class BalancedPolicy final : public Policy {
   absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
     const Topology& topology = input.topology;
     EPLB_RETURN_IF_ERROR(CheckLoadFits(input.load, topology));
+    EPLB_RETURN_IF_ERROR(CheckScenariosFit(input));
     const GpuSpeeds speeds =
         input.speeds == nullptr ? GpuSpeeds::Equal(topology.num_gpus()) : *input.speeds;
     const LayerSolverOptions options = {

@@ -14,6 +14,8 @@ namespace eplb {
 // spent. Under `strict` the partitions of expert groups over nodes are taken in the order of their
 // own bound; `soft` starts from the strict answer and looks at some other partitions (at all, where
 // there are no more than 4 by default and 32 thorough; at none fast).
+// Several loads (PolicyInput::scenarios): the objective over all of them decides instead
+// (placement/search/scenario_solver.h), also for the candidates.
 // Guarantees: never two replicas of an expert on one GPU while there is a choice; per layer never
 // worse than `deepseek` or the previous placement where these obey the same constraints; a layer
 // without load gets replica counts that differ by at most one (under `strict` on each node, whose

@@ -63,6 +63,9 @@ class DeepseekPolicy final : public Policy {
     if (input.speeds != nullptr && !input.speeds->all_equal()) {
       return InvalidInput("policy deepseek takes every GPU as usable and equally fast");
     }
+    if (input.scenarios.size() > 1) {
+      return InvalidInput("policy deepseek plans for one load, not for ", input.scenarios.size());
+    }
     // It searches nothing: all its work is less than another policy's on one layer.
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const FloatMatrix weight, input.load.ToFloat());

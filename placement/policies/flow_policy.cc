@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "placement/align.h"
+#include "placement/policies/balanced_policy.h"
 #include "placement/policies/incremental_policy.h"
 #include "placement/search/node_affinity.h"
 #include "placement/search/outlets.h"
@@ -136,12 +137,17 @@ class Layers {
 class FlowPolicy final : public Policy {
  public:
   explicit FlowPolicy(const PolicyOptions& options)
-      : options_(options), incremental_(MakeIncrementalPolicy(options)) {}
+      : options_(options),
+        incremental_(MakeIncrementalPolicy(options)),
+        balanced_(MakeBalancedPolicy(options)) {}
 
   std::string_view name() const override { return "flow"; }
 
   absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
     if (input.split == SplitMode::kEqual) return incremental_->Solve(input);
+    if (input.scenarios.size() > 1) {
+      return (input.previous == nullptr ? balanced_ : incremental_)->Solve(input);
+    }
     const Topology& topology = input.topology;
     const Hierarchy hierarchy = options_.hierarchy.value_or(DefaultHierarchy(topology));
     EPLB_RETURN_IF_ERROR(Check(input, hierarchy));
@@ -216,6 +222,7 @@ class FlowPolicy final : public Policy {
 
   PolicyOptions options_;
   std::unique_ptr<Policy> incremental_;
+  std::unique_ptr<Policy> balanced_;
 };
 
 }  // namespace

@@ -18,7 +18,9 @@ namespace eplb {
 // Where there are fewer slots to spare than GPUs, a GPU has one slot or more slots than experts, or
 // the hierarchy is soft, and for layers that break `strict`, the candidates are the incumbent and
 // the layer of `incremental`. Where tokens are split in equal shares (SplitMode::kEqual) the answer
-// is that of `incremental`.
+// is that of `incremental`. Several loads (PolicyInput::scenarios) are placed for equal shares, by
+// `incremental` or, without a current placement, by `balanced`: exact splits of each load are then
+// more even than with rings.
 // Without max_moves_per_gpu a GPU gets any number of transfers that their price allows. Options
 // pass on to `incremental`; duplicates help no exact split.
 // Guarantees: what stays on a GPU keeps its slot; the mean over the windows of the exact least

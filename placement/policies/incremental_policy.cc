@@ -14,6 +14,10 @@
 #include "placement/search/improvement.h"
 #include "placement/search/node_affinity.h"
 #include "placement/search/repair.h"
+#include "placement/search/scenario_loads.h"
+#include "placement/search/scenario_moves.h"
+#include "placement/search/scenario_solver.h"
+#include "placement/search/scenario_walk.h"
 
 namespace eplb {
 namespace {
@@ -57,7 +61,7 @@ std::vector<double> LoadOf(const RealMatrix& tokens, Eigen::Index layer) {
 
 // The loads of a PolicyInput as numbers [L, E].
 struct Tokens {
-  explicit Tokens(const PolicyInput& input) : load(input.load.ToDouble()) {
+  explicit Tokens(const PolicyInput& input) : load(input.load.ToDouble()), scenarios(input) {
     for (const Load& window : input.recent) recent.push_back(window.ToDouble());
     const Load& newest = input.recent.empty() ? input.load : input.recent.back();
     are_counts = newest.is_counts();
@@ -72,6 +76,7 @@ struct Tokens {
   RealMatrix load;
   std::vector<RealMatrix> recent;
   bool are_counts = false;
+  ScenarioLayers scenarios;
 };
 
 // A layer's usable GPUs as one domain; under a hierarchy experts have affinities.
@@ -254,6 +259,8 @@ class IncrementalPolicy final : public Policy {
                               ->Solve({.load = input.load,
                                        .topology = topology,
                                        .speeds = &speeds,
+                                       .scenarios = input.scenarios,
+                                       .objective = input.objective,
                                        .abandoned = input.abandoned}));
     EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(previous, balanced));
     Frame frame = SearchFrameOf(topology, speeds, hierarchy);
@@ -297,6 +304,10 @@ class IncrementalPolicy final : public Policy {
     const Domain& domain = frame.domain;
     const Layout before = incumbent;
     if (frame.homeless || !Repair(domain, incumbent)) return balanced;
+    const ScenarioLoads scenarios = tokens.scenarios.Layer(layer);
+    if (scenarios.size() > 1) {
+      return ChooseFor(scenarios, abandoned, domain, incumbent, balanced);
+    }
     std::vector<std::vector<double>> windows;
     for (const RealMatrix& window : tokens.recent) windows.push_back(LoadOf(window, layer));
     if (windows.empty()) windows.push_back(domain.load);
@@ -323,6 +334,25 @@ class IncrementalPolicy final : public Policy {
     const LayoutCopies copies = CopiesBetween(domain, before, balanced);
     if (copies.most <= steps.copies_per_gpu) contest.Offer(balanced, copies.sum);
     return contest.best();
+  }
+
+  // Several loads: a layer moves when its objective is further above 1 than kLeastExcess.
+  Layout ChooseFor(const ScenarioLoads& scenarios, const std::atomic<bool>* abandoned,
+                   const Domain& domain, const Layout& incumbent, const Layout& balanced) const {
+    ScenarioWalk walk(domain, scenarios);
+    walk.Start(incumbent);
+    const double excess = walk.Objective() - 1;
+    if (excess <= kLeastExcess) return incumbent;
+    const int32_t slots = domain.num_slots();
+    const int32_t usual = excess > kFarOff ? slots : kDefaultMovesPerGpu;
+    return ChooseForScenarios(
+        domain, scenarios,
+        {.incumbent = incumbent,
+         .other = balanced,
+         .copies_per_gpu = options_.max_moves_per_gpu.value_or(usual),
+         .price_of_all_slots = kPriceOfAllSlots * std::min(1.0, kNearPeak / excess),
+         .proposals = WalkLimitsOf(options_.effort, slots, 1).descend,
+         .abandoned = abandoned});
   }
 
   PolicyOptions options_;

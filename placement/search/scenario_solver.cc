@@ -36,18 +36,6 @@ double CostOf(const PartitionProblem& problem, const NodePartition& partition) {
   return most;
 }
 
-std::vector<double> MeanOf(const ScenarioLoads& loads) {
-  std::vector<double> mean(loads.tokens.front().size());
-  const double weights = std::accumulate(loads.weights.begin(), loads.weights.end(), 0.0);
-  for (size_t k = 0; k < loads.tokens.size(); ++k) {
-    const std::vector<double>& tokens = loads.tokens[k];
-    const double scale =
-        loads.weights[k] / weights / std::accumulate(tokens.begin(), tokens.end(), 0.0);
-    for (size_t expert = 0; expert < mean.size(); ++expert) mean[expert] += tokens[expert] * scale;
-  }
-  return mean;
-}
-
 }  // namespace
 
 WalkLimits WalkLimitsOf(Effort effort, int32_t num_slots, int32_t num_layers) {
@@ -99,7 +87,7 @@ NodePartition ScenarioSolver::ChoosePartition(const ScenarioLoads& loads) const 
 }
 
 void ScenarioSolver::Begin(const ScenarioLoads& loads, std::span<int32_t> slots) {
-  whole_.domain.load = MeanOf(loads);
+  whole_.domain.load = loads.Mean();
   if (options_.hierarchy == Hierarchy::kNone) {
     mean_solver_.Solve(whole_.domain.load, {}, slots);
     return;

@@ -4,6 +4,8 @@
 #include <numeric>
 #include <utility>
 
+#include "placement/policy.h"
+
 namespace eplb {
 namespace {
 

@@ -7,23 +7,16 @@
 #include <span>
 #include <vector>
 
-#include "placement/policy.h"
 #include "placement/scenarios.h"
 #include "placement/search/arrangement.h"
 #include "placement/search/domain.h"
 #include "placement/search/pack.h"
 #include "placement/search/random.h"
+#include "placement/search/scenario_loads.h"
 
 #include <Eigen/Core>
 
 namespace eplb {
-
-// Loads of a domain's experts in each scenario, and the weights of the scenarios.
-struct ScenarioLoads {
-  std::vector<std::vector<double>> tokens;  // [K][n], each with a sum above 0
-  std::vector<double> weights;              // [K], > 0
-  ScenarioObjective objective = ScenarioObjective::kMean;
-};
 
 // A layout that stays in place as far as that is asked for.
 struct ScenarioIncumbent {
