@@ -122,8 +122,8 @@ absl::StatusOr<ScenarioChoice> ChooseScenarios(std::span<const Load* const> wind
     candidates.push_back(usable[i * usable.size() / n]);
     shares.push_back(NormalisedLoad(*windows[candidates.back()]));
   }
-  Eigen::ArrayXXd distances = Eigen::ArrayXXd::Zero(static_cast<Eigen::Index>(n),
-                                                    static_cast<Eigen::Index>(n));
+  Eigen::ArrayXXd distances =
+      Eigen::ArrayXXd::Zero(static_cast<Eigen::Index>(n), static_cast<Eigen::Index>(n));
   for (Eigen::Index a = 0; a < distances.rows(); ++a) {
     for (Eigen::Index b = 0; b < a; ++b) {
       distances(a, b) = DistanceOf(shares[static_cast<size_t>(a)], shares[static_cast<size_t>(b)]);

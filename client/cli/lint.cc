@@ -29,7 +29,7 @@ namespace {
 
 struct LintOptions {
   std::string placement;
-  std::optional<int32_t> gpus;  // number of GPUs, for another system's file without one
+  std::optional<int32_t> gpus;     // number of GPUs, for another system's file without one
   std::vector<std::string> loads;  // paths: layers and experts must be the same
   LoadReading reading;
   std::string against;  // path of another placement, may be empty: the shape must be the same
@@ -177,8 +177,8 @@ absl::Status CompareWithLoad(const LintSubject& subject, const LintOptions& opti
   for (const auto& [key, theirs] : numbers) {
     const absl::StatusOr<int64_t> ours = subject.ShapeNumber(key);
     if (!ours.ok() || *ours == theirs) continue;
-    broken.push_back(absl::StrCat(std::string(key), " is ", *ours, ", the load in ", path, " has ",
-                                  theirs));
+    broken.push_back(
+        absl::StrCat(std::string(key), " is ", *ours, ", the load in ", path, " has ", theirs));
   }
   if (options.loads.size() == 1 || !subject.is_ours() || !broken.empty()) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const std::string balance, BalanceUnder(options.placement, path, file));
@@ -260,10 +260,11 @@ void AddLint(const Flags& root) {
       .Required();
   AddInteger(flags, "--gpus", "G", options.gpus,
              "Number of GPUs, if another system's file has none");
-  AddLoads(flags, options.loads,
-           "Load whose layers and experts must be the same; of several, the balancedness under each "
-           "is printed to stderr",
-           options.reading);
+  AddLoads(
+      flags, options.loads,
+      "Load whose layers and experts must be the same; of several, the balancedness under each "
+      "is printed to stderr",
+      options.reading);
   flags.Text("--against", "FILE", options.against, "Placement whose shape must be the same");
   flags.Switch("--strict", options.strict,
                "Treat two replicas of an expert on one GPU as a broken rule");

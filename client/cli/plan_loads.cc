@@ -62,8 +62,8 @@ PlannedLoads LoadsOfScenarios(const LoadOptions& options, std::vector<Scenario> 
           .batches = std::move(batches),
           .scenarios = std::move(scenarios),
           .names = std::move(names),
-          .objective = options.objective == "worst" ? ScenarioObjective::kWorst
-                                                    : ScenarioObjective::kMean};
+          .objective =
+              options.objective == "worst" ? ScenarioObjective::kWorst : ScenarioObjective::kMean};
 }
 
 }  // namespace

@@ -79,8 +79,8 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
   }
   const Placement start = has_previous ? *problem.previous : Placement::Static(topology);
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
-  EPLB_ASSIGN_OR_RETURN(
-      report.before, Evaluate(problem.loads.load, start, {.speeds = &speeds, .shares = previous_shares}));
+  EPLB_ASSIGN_OR_RETURN(report.before, Evaluate(problem.loads.load, start,
+                                                {.speeds = &speeds, .shares = previous_shares}));
   const BoundOptions bound{.speeds = &report.speeds,
                            .hierarchy = report.hierarchy,
                            .any_split = report.shares.has_value()};
@@ -103,8 +103,9 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
                                               {report.placement, report.speeds}, bound));
   }
   if (report.hierarchy == Hierarchy::kSoft) {
-    EPLB_ASSIGN_OR_RETURN(report.crossing,
-                          ComputeCrossingShare(problem.loads.load, report.placement, SharesOf(report)));
+    EPLB_ASSIGN_OR_RETURN(
+        report.crossing,
+        ComputeCrossingShare(problem.loads.load, report.placement, SharesOf(report)));
   }
   return report;
 }

@@ -70,7 +70,8 @@ struct PlanReport {
   std::optional<Evaluation> batches_after;
   std::optional<Evaluation> batches_before;
   std::optional<LaterWindows> later;  // absent if the load is one window, and for several files
-  std::optional<ScenarioFigures> scenarios;  // absent for one load; `after` and so on: of their mean
+  std::optional<ScenarioFigures>
+      scenarios;  // absent for one load; `after` and so on: of their mean
   double solve_seconds = 0;
 };
 

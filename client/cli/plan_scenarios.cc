@@ -40,9 +40,8 @@ absl::StatusOr<ScenarioFigures> MakeScenarioFigures(const PlannedLoads& loads, S
   const Topology& topology = after.placement.topology();
   ScenarioFigures figures{
       .names = loads.names, .objective = loads.objective, .choice = loads.choice};
-  EPLB_ASSIGN_OR_RETURN(figures.before,
-                        EvaluateScenarios(loads.scenarios, loads.objective, before.placement, split,
-                                          &before.speeds));
+  EPLB_ASSIGN_OR_RETURN(figures.before, EvaluateScenarios(loads.scenarios, loads.objective,
+                                                          before.placement, split, &before.speeds));
   EPLB_ASSIGN_OR_RETURN(figures.after, EvaluateScenarios(loads.scenarios, loads.objective,
                                                          after.placement, split, &after.speeds));
   for (size_t k = 0; k < loads.scenarios.size(); ++k) {

@@ -151,6 +151,10 @@ std::string GapText(const BoundGaps& bound) {
   return gap;
 }
 
+std::string ShownName(const ScenarioFigures& figures, size_t k) {
+  return Shortened(Printable(figures.names[k]), 20);
+}
+
 // Describes the windows that were chosen as scenarios, and what they leave out.
 std::string ChoiceText(const ScenarioChoice& choice) {
   std::string text = absl::StrCat(
@@ -172,8 +176,7 @@ std::string ScenarioText(const PlanReport& report, const ScenarioFigures& figure
   for (size_t k = 0; k < figures.names.size(); ++k) {
     const Evaluation& after = figures.after.scenarios[k];
     const BoundGaps& gaps = figures.gaps[k];
-    table.rows.push_back({Shortened(Printable(figures.names[k]), kMostText),
-                          absl::StrFormat("%g", figures.weights[k]),
+    table.rows.push_back({ShownName(figures, k), absl::StrFormat("%g", figures.weights[k]),
                           FigureText(figures.before.scenarios[k].mean_balancedness),
                           FigureText(after.mean_balancedness), FigureText(after.min_balancedness),
                           Percent(gaps.mean.value_or(0)), Percent(gaps.max.value_or(0))});
@@ -186,12 +189,13 @@ std::string ScenarioText(const PlanReport& report, const ScenarioFigures& figure
                              batch ? ", each load split exactly among the replicas" : "",
                              ". The bounds are those of placements for one of the loads alone."),
                 terminal),
-      Paragraph(absl::StrCat("Objective ", ObjectiveName(figures.objective), ": max / mean GPU load, ",
-                             worst ? "largest over the loads" : "weighted mean over the loads",
-                             ", is ", FigureText(figures.after.mean_objective), " on average over layers (",
-                             BeforeName(report), " ", FigureText(figures.before.mean_objective), "). ",
-                             GapText(figures.gap), "."),
-                terminal),
+      Paragraph(
+          absl::StrCat("Objective ", ObjectiveName(figures.objective), ": max / mean GPU load, ",
+                       worst ? "largest over the loads" : "weighted mean over the loads", ", is ",
+                       FigureText(figures.after.mean_objective), " on average over layers (",
+                       BeforeName(report), " ", FigureText(figures.before.mean_objective), "). ",
+                       GapText(figures.gap), "."),
+          terminal),
       Paragraph(absl::StrCat("Under any mixture of these loads, each layer is at least as balanced "
                              "as under the worst of them",
                              batch ? ", but for rounding to whole tokens" : "",
@@ -206,8 +210,7 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
   std::string text =
       report.scenarios.has_value()
           ? ScenarioText(report, *report.scenarios, terminal)
-          : absl::StrCat(MainTable(report, terminal), "\n",
-                         Paragraph(SampleText(report), terminal),
+          : absl::StrCat(MainTable(report, terminal), "\n", Paragraph(SampleText(report), terminal),
                          Paragraph(GapText(report.bound) + ".", terminal));
   const std::string duplicates = report.duplicates == 0
                                      ? "No GPU holds an expert twice."
@@ -263,12 +266,11 @@ std::string ScenarioLayers(const PlanReport& report, const ScenarioFigures& figu
                ">  least balanced", "under"});
   for (const size_t layer : layers) {
     const std::optional<double> gap = figures.gap.gaps[layer];
-    table.rows.push_back(
-        {absl::StrCat(layer), FigureText(figures.before.objective[layer]),
-         FigureText(figures.after.objective[layer]),
-         gap ? FigureText(figures.gap.bounds[layer]) : "-", gap ? Percent(*gap) : "-",
-         FigureText(least[layer]),
-         gap ? Shortened(Printable(figures.names[of[layer]]), kMostText) : "-"});
+    table.rows.push_back({absl::StrCat(layer), FigureText(figures.before.objective[layer]),
+                          FigureText(figures.after.objective[layer]),
+                          gap ? FigureText(figures.gap.bounds[layer]) : "-",
+                          gap ? Percent(*gap) : "-", FigureText(least[layer]),
+                          gap ? ShownName(figures, of[layer]) : "-"});
   }
   const std::string over = absl::StrCat("         objective ", ObjectiveName(figures.objective));
   return absl::StrCat(LayersHeading(layers.size(), all, terminal),
@@ -277,8 +279,7 @@ std::string ScenarioLayers(const PlanReport& report, const ScenarioFigures& figu
 
 std::string Layers(const PlanReport& report, const Terminal& terminal) {
   const std::vector<size_t> layers = LayersToShow(GoalAfter(report).balancedness);
-  std::string text =
-      LayersHeading(layers.size(), report.after.balancedness.size(), terminal);
+  std::string text = LayersHeading(layers.size(), report.after.balancedness.size(), terminal);
   const std::string before = BeforeName(report);
   Table table({">layer", ">" + before, ">plan", ">    " + before, ">plan", ">bound", ">gap"});
   for (const size_t layer : layers) {
@@ -302,13 +303,14 @@ std::vector<double> RowOf(const RealMatrix& loads, size_t layer) {
   return row;
 }
 
-// GPU loads of the layer that was worst before.
-std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
-  const auto& balancedness = report.before.balancedness;
+// GPU loads of the layer that was worst before. under: names the load, "" for the only one.
+std::string GpuLoads(const PlanReport& report, const Evaluation& was, const Evaluation& is,
+                     const std::string& under, const Terminal& terminal) {
+  const auto& balancedness = was.balancedness;
   const auto worst = static_cast<size_t>(std::ranges::min_element(balancedness, LessBalanced) -
                                          balancedness.begin());
-  const std::vector<double> before = RowOf(report.before.gpu_loads, worst);
-  const std::vector<double> after = RowOf(report.after.gpu_loads, worst);
+  const std::vector<double> before = RowOf(was.gpu_loads, worst);
+  const std::vector<double> after = RowOf(is.gpu_loads, worst);
   std::vector<bool> unusable;
   double tokens = 0;
   for (int32_t gpu = 0; gpu < report.speeds.num_gpus(); ++gpu) {
@@ -321,8 +323,8 @@ std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
   if (!(mean > 0)) return "No layer has load.\n";
   const std::string heading = absl::StrCat("GPU loads of layer ", worst);
   return absl::StrCat(
-      Paint(terminal, Colour::kBold, heading), ", least balanced before; the mean is ",
-      Tokens(mean), " tokens\n",
+      Paint(terminal, Colour::kBold, heading), under.empty() ? ", least balanced before" : under,
+      "; the mean is ", Tokens(mean), " tokens\n",
       DrawGpuLoads({BeforeName(report), "plan", before, after, std::move(unusable), mean},
                    terminal));
 }
@@ -333,10 +335,20 @@ std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal
   const std::string text =
       absl::StrCat(PlanHeading(report, terminal), Constraints(report, terminal), "\n",
                    Figures(report, terminal), "\n");
-  if (report.scenarios.has_value()) {
-    return text + ScenarioLayers(report, *report.scenarios, terminal);
+  if (!report.scenarios.has_value()) {
+    return absl::StrCat(text, Layers(report, terminal), "\n",
+                        GpuLoads(report, report.before, report.after, "", terminal));
   }
-  return absl::StrCat(text, Layers(report, terminal), "\n", GpuLoads(report, terminal));
+  const ScenarioFigures& figures = *report.scenarios;
+  size_t worst = 0;
+  for (size_t k = 1; k < figures.names.size(); ++k) {
+    const auto& loads = figures.after.scenarios;
+    if (LessBalanced(loads[k].mean_balancedness, loads[worst].mean_balancedness)) worst = k;
+  }
+  const std::string under = absl::StrCat(" under ", ShownName(figures, worst));
+  return absl::StrCat(text, ScenarioLayers(report, figures, terminal), "\n",
+                      GpuLoads(report, figures.before.scenarios[worst],
+                               figures.after.scenarios[worst], under, terminal));
 }
 
 }  // namespace eplb::cli

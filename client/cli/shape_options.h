@@ -54,8 +54,8 @@ struct CostOptions {
 inline constexpr double kTokenNs = 176;
 inline constexpr double kTrainingTokenNs = 3 * kTokenNs;
 
-// Numbers or percentages separated by commas; none in an empty text. errors: InvalidArgument, naming
-// the flag.
+// Numbers or percentages separated by commas; none in an empty text. errors: InvalidArgument,
+// naming the flag.
 absl::StatusOr<std::vector<double>> ParseNumbers(const char* flag, const std::string& text);
 
 // errors: InvalidArgument, naming the flag, and the policy where that does not take it.
