@@ -69,7 +69,7 @@ class Medoids {
 
   Eigen::ArrayXXd distances_;
   std::vector<size_t> chosen_;
-  double sum_ = std::numeric_limits<double>::max();  // of distances to the nearest medoid
+  double sum_ = std::numeric_limits<double>::max();  // sum of distances to the nearest medoid
 };
 
 bool Medoids::Lower(size_t first) {
@@ -96,16 +96,10 @@ absl::StatusOr<std::vector<size_t>> UsableWindows(std::span<const Load* const> w
   if (k < 1 || k > static_cast<int>(kMaxScenarios)) {
     return InvalidInput(k, " scenarios, expected 1..", kMaxScenarios);
   }
+  EPLB_RETURN_IF_ERROR(CheckSameShape(windows));
   std::vector<size_t> usable;
   for (size_t i = 0; i < windows.size(); ++i) {
-    const Load& load = *windows[i];
-    if (load.num_layers() != windows.front()->num_layers() ||
-        load.num_experts() != windows.front()->num_experts()) {
-      return InvalidInput("window ", i, " has ", load.num_layers(), " layers of ",
-                          load.num_experts(), " experts, window 0 has ",
-                          windows.front()->num_layers(), " of ", windows.front()->num_experts());
-    }
-    if ((load.ToDouble() > 0).any()) usable.push_back(i);
+    if ((windows[i]->ToDouble() > 0).any()) usable.push_back(i);
   }
   if (usable.empty()) return InvalidInput("no window has tokens");
   return usable;

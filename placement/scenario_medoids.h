@@ -25,14 +25,14 @@ struct ScenarioChoice {
 };
 
 // Chooses `k` of the windows, or all that differ if these are fewer, so that the mean distance is
-// small: adds the window that lowers it most until there are k, then exchanges a chosen window for
-// another while that lowers it, at most kMaxExchanges times. Equal input gives an equal choice;
-// the order of windows matters only between windows that are equally good. Windows without tokens
-// are ignored. Of more than kMaxCandidates windows only so many, evenly spaced, can be chosen and
-// steer the choice.
-// errors: InvalidArgument if `k` is not in 1..kMaxScenarios, if no window has tokens, or if windows
-// differ in layers or experts. cost: O(n * (n + k) * L * E) for n windows, where the first n is at
-// most kMaxCandidates, and O(k * kMaxCandidates^2) for each exchange; memory: 4 bytes * n * L * E.
+// small. Adds the window that lowers it most until there are k. Then exchanges a chosen window for
+// another while that lowers it, at most kMaxExchanges times. Equal input gives an equal choice; the
+// order of windows matters only between windows that are equally good. Windows without tokens are
+// ignored. Of more than kMaxCandidates windows, only so many, evenly spaced, are candidates: these
+// can be chosen, and the distances of these steer the choice.
+// errors: InvalidArgument if `k` is not in 1..kMaxScenarios or no window has tokens; those of
+// CheckSameShape. cost, for n windows and c candidates: O((c^2 + n * k) * L * E), and O(k * c^2)
+// for each exchange; memory: 4 bytes * c * L * E.
 absl::StatusOr<ScenarioChoice> ChooseScenarios(std::span<const Load* const> windows, int k);
 
 inline constexpr size_t kMaxCandidates = 256;

@@ -88,14 +88,6 @@ Flags& AddQuantity(Flags& flags, const char* name, const char* type, Value& valu
 
 std::optional<double> ParseTokenTime(std::string_view text) { return ParseNanoseconds(text, 1); }
 
-// AddLoadReading for a load that need not be given.
-void AddReadingOfLoad(Flags& flags, LoadReading& reading) {
-  AddLoadReading(flags, reading);
-  for (const char* name : {"--format", "--first-layer", "--layers", "--experts"}) {
-    flags.With(name).Needs("--load");
-  }
-}
-
 }  // namespace
 
 absl::StatusOr<absl::Duration> ParseDuration(const std::string& flag, const std::string& text,
@@ -161,15 +153,11 @@ void AddFormat(Flags& flags, Format& format, Formats formats) {
   flags.Word("-o,--output", names, store, "Output format [table]");
 }
 
-void AddLoad(Flags& flags, std::string& path, const std::string& help, LoadReading& reading) {
-  flags.Text("--load", "FILE", path, help);
-  AddReadingOfLoad(flags, reading);
-}
-
-void AddLoads(Flags& flags, std::vector<std::string>& paths, const std::string& help,
-              LoadReading& reading) {
-  flags.Texts("--load", "FILE", paths, help);
-  AddReadingOfLoad(flags, reading);
+void AddOptionalLoadReading(Flags& flags, LoadReading& reading) {
+  AddLoadReading(flags, reading);
+  for (const char* name : {"--format", "--first-layer", "--layers", "--experts"}) {
+    flags.With(name).Needs("--load");
+  }
 }
 
 void AddLoadReading(Flags& flags, LoadReading& reading) {

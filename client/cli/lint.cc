@@ -260,11 +260,10 @@ void AddLint(const Flags& root) {
       .Required();
   AddInteger(flags, "--gpus", "G", options.gpus,
              "Number of GPUs, if another system's file has none");
-  AddLoads(
-      flags, options.loads,
-      "Load whose layers and experts must be the same; of several, the balancedness under each "
-      "is printed to stderr",
-      options.reading);
+  flags.Texts("--load", "FILE", options.loads,
+              "Load whose layers and experts must be the same; of several, the balancedness under "
+              "each is printed to stderr");
+  AddOptionalLoadReading(flags, options.reading);
   flags.Text("--against", "FILE", options.against, "Placement whose shape must be the same");
   flags.Switch("--strict", options.strict,
                "Treat two replicas of an expert on one GPU as a broken rule");

@@ -235,7 +235,7 @@ void AddLoadOptions(Flags& flags, LoadOptions& options) {
   AddWindow(flags, options.window);
   AddInteger(flags, "--scenarios", "K", options.scenarios,
              "Serve K windows of a trace that stand for all, each as a load of its own");
-  flags.Excludes("--window");
+  flags.Excludes("--window").Excludes("--weights");
   flags.Word("--objective", {"mean", "worst"}, options.objective,
              "What to lower in a layer: mean or worst, over several loads, of largest / mean GPU "
              "load [mean]");
@@ -273,6 +273,7 @@ void AddPlan(const Flags& root) {
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --gpu-speed 1,1,1,1,1,1,1,0.5\n"
       "  eplbctl plan --load trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
       "      --split batch\n"
+      "One placement for several loads:\n"
       "  eplbctl plan --load chat.json --load code.json --weights 2,1 --gpus 8 --slots 72\n"
       "  eplbctl plan --load trace.jsonl --scenarios 4 --gpus 8 --slots 72\n"
       "Exit codes: 0 planned, 1 error, such as --out not written, 2 wrong flag or unusable input.");

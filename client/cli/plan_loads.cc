@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <filesystem>
 #include <set>
-#include <string_view>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -36,21 +35,16 @@ absl::StatusOr<std::vector<double>> WeightsOf(const LoadOptions& options) {
   return weights;
 }
 
-// The files' names without folder and suffix. If two of them are the same, the paths without the
-// folders that all have in common.
+// The files' names without folder and suffix, or with the folder if two of them are the same.
 std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
   std::vector<std::string> names;
-  std::string_view common = paths.front();
-  for (const std::string& path : paths) {
-    names.push_back(std::filesystem::path(path).stem().string());
-    common = common.substr(0, std::ranges::mismatch(common, path).in1 - common.begin());
+  std::vector<std::string> in_folders;
+  for (const std::filesystem::path path : paths) {
+    names.push_back(path.stem().string());
+    in_folders.push_back((path.parent_path().filename() / path.stem()).string());
   }
   const std::set<std::string> different(names.begin(), names.end());
-  if (different.size() == names.size()) return names;
-  const size_t folder = common.rfind('/') + 1;
-  std::ranges::transform(paths, names.begin(),
-                         [folder](const std::string& path) { return path.substr(folder); });
-  return names;
+  return different.size() == names.size() ? names : in_folders;
 }
 
 // REQUIRES: at least one scenario, all of one shape and with tokens.
@@ -86,11 +80,6 @@ absl::Status CheckLoadOptions(const LoadOptions& options) {
     return InvalidInput("--objective needs several loads: repeat --load, or give --scenarios");
   }
   if (options.weights.empty()) return absl::OkStatus();
-  if (options.scenarios.has_value()) {
-    return InvalidInput(
-        "--weights and --scenarios exclude each other: the weight of a chosen window is the number "
-        "of windows that it stands for");
-  }
   if (loads == 1) return InvalidInput("--weights needs several loads: repeat --load");
   return WeightsOf(options).status();
 }

@@ -36,7 +36,7 @@ struct PlannedLoads {
   std::vector<Scenario> scenarios = {};  // empty for one load
   std::vector<std::string> names = {};   // [scenarios]
   ScenarioObjective objective = ScenarioObjective::kMean;
-  std::optional<ScenarioChoice> choice = {};  // of the scenarios, if they are windows of a trace
+  std::optional<ScenarioChoice> choice = {};  // how windows of a trace were chosen; absent for files
 };
 
 // Checks the flags without the files. errors: InvalidArgument, naming the flag.

@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
 #include "client/cli/plan_loads.h"
-#include "client/cli/plan_scenarios.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "placement/evaluate.h"
@@ -16,7 +16,10 @@
 #include "placement/load.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
+#include "placement/scenario_medoids.h"
+#include "placement/scenarios.h"
 #include "placement/search/node_affinity.h"
+#include "placement/search/scenario_evaluation.h"
 #include "placement/topology.h"
 
 namespace eplb::cli {
@@ -52,6 +55,21 @@ struct LaterWindows {
   int64_t scored_windows = 0;
   std::string text;  // ScoredOnText
 };
+
+// Figures of a plan for several loads: under each of them, and of the objective over all.
+struct ScenarioFigures {
+  std::vector<std::string> names;  // [K]
+  std::vector<double> weights;     // [K]
+  ScenarioObjective objective = ScenarioObjective::kMean;
+  std::optional<ScenarioChoice> choice;  // if the loads are windows of a trace
+  ScenarioEvaluation after;
+  ScenarioEvaluation before;
+  std::vector<BoundGaps> gaps;  // [K], above the bounds of placements for that load alone
+  BoundGaps gap;                // the objective above its bound
+};
+
+// "mean" or "worst".
+const char* ObjectiveName(ScenarioObjective objective);
 
 struct PlanReport {
   std::string policy;

@@ -151,10 +151,6 @@ std::string GapText(const BoundGaps& bound) {
   return gap;
 }
 
-std::string ShownName(const ScenarioFigures& figures, size_t k) {
-  return Shortened(Printable(figures.names[k]), 20);
-}
-
 // Describes the windows that were chosen as scenarios, and what they leave out.
 std::string ChoiceText(const ScenarioChoice& choice) {
   std::string text = absl::StrCat(
@@ -176,7 +172,8 @@ std::string ScenarioText(const PlanReport& report, const ScenarioFigures& figure
   for (size_t k = 0; k < figures.names.size(); ++k) {
     const Evaluation& after = figures.after.scenarios[k];
     const BoundGaps& gaps = figures.gaps[k];
-    table.rows.push_back({ShownName(figures, k), absl::StrFormat("%g", figures.weights[k]),
+    table.rows.push_back({Shortened(Printable(figures.names[k]), kMostText),
+                          absl::StrFormat("%g", figures.weights[k]),
                           FigureText(figures.before.scenarios[k].mean_balancedness),
                           FigureText(after.mean_balancedness), FigureText(after.min_balancedness),
                           Percent(gaps.mean.value_or(0)), Percent(gaps.max.value_or(0))});
@@ -247,33 +244,24 @@ std::string LayersHeading(size_t shown, size_t all, const Terminal& terminal) {
       terminal);
 }
 
-// For several loads: the objective of each layer, and the load that is least balanced there.
+// For several loads: the objective of each layer.
 std::string ScenarioLayers(const PlanReport& report, const ScenarioFigures& figures,
                            const Terminal& terminal) {
-  const size_t all = figures.gap.gaps.size();
-  std::vector<std::optional<double>> least(all);
-  std::vector<size_t> of(all);
-  for (size_t layer = 0; layer < all; ++layer) {
-    for (size_t k = 0; k < figures.names.size(); ++k) {
-      const std::optional<double>& balancedness = figures.after.scenarios[k].balancedness[layer];
-      if (!LessBalanced(balancedness, least[layer])) continue;
-      least[layer] = balancedness;
-      of[layer] = k;
-    }
+  std::vector<std::optional<double>> balance;  // rises where the objective falls
+  for (const std::optional<double>& objective : figures.after.objective) {
+    balance.push_back(objective ? std::optional(1 / *objective) : std::nullopt);
   }
-  const std::vector<size_t> layers = LayersToShow(least);
-  Table table({">layer", absl::StrCat(">", BeforeName(report)), ">plan", ">bound", ">gap",
-               ">  least balanced", "under"});
+  const std::vector<size_t> layers = LayersToShow(balance);
+  Table table({">layer", absl::StrCat(">", BeforeName(report)), ">plan", ">bound", ">gap"});
   for (const size_t layer : layers) {
     const std::optional<double> gap = figures.gap.gaps[layer];
     table.rows.push_back({absl::StrCat(layer), FigureText(figures.before.objective[layer]),
                           FigureText(figures.after.objective[layer]),
                           gap ? FigureText(figures.gap.bounds[layer]) : "-",
-                          gap ? Percent(*gap) : "-", FigureText(least[layer]),
-                          gap ? ShownName(figures, of[layer]) : "-"});
+                          gap ? Percent(*gap) : "-"});
   }
   const std::string over = absl::StrCat("         objective ", ObjectiveName(figures.objective));
-  return absl::StrCat(LayersHeading(layers.size(), all, terminal),
+  return absl::StrCat(LayersHeading(layers.size(), balance.size(), terminal),
                       Paint(terminal, Colour::kDim, over), "\n", FormatTable(table, terminal));
 }
 
@@ -303,14 +291,13 @@ std::vector<double> RowOf(const RealMatrix& loads, size_t layer) {
   return row;
 }
 
-// GPU loads of the layer that was worst before. under: names the load, "" for the only one.
-std::string GpuLoads(const PlanReport& report, const Evaluation& was, const Evaluation& is,
-                     const std::string& under, const Terminal& terminal) {
-  const auto& balancedness = was.balancedness;
+// GPU loads of the layer that was worst before.
+std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
+  const auto& balancedness = report.before.balancedness;
   const auto worst = static_cast<size_t>(std::ranges::min_element(balancedness, LessBalanced) -
                                          balancedness.begin());
-  const std::vector<double> before = RowOf(was.gpu_loads, worst);
-  const std::vector<double> after = RowOf(is.gpu_loads, worst);
+  const std::vector<double> before = RowOf(report.before.gpu_loads, worst);
+  const std::vector<double> after = RowOf(report.after.gpu_loads, worst);
   std::vector<bool> unusable;
   double tokens = 0;
   for (int32_t gpu = 0; gpu < report.speeds.num_gpus(); ++gpu) {
@@ -323,8 +310,8 @@ std::string GpuLoads(const PlanReport& report, const Evaluation& was, const Eval
   if (!(mean > 0)) return "No layer has load.\n";
   const std::string heading = absl::StrCat("GPU loads of layer ", worst);
   return absl::StrCat(
-      Paint(terminal, Colour::kBold, heading), under.empty() ? ", least balanced before" : under,
-      "; the mean is ", Tokens(mean), " tokens\n",
+      Paint(terminal, Colour::kBold, heading), ", least balanced before; the mean is ",
+      Tokens(mean), " tokens\n",
       DrawGpuLoads({BeforeName(report), "plan", before, after, std::move(unusable), mean},
                    terminal));
 }
@@ -335,20 +322,10 @@ std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal
   const std::string text =
       absl::StrCat(PlanHeading(report, terminal), Constraints(report, terminal), "\n",
                    Figures(report, terminal), "\n");
-  if (!report.scenarios.has_value()) {
-    return absl::StrCat(text, Layers(report, terminal), "\n",
-                        GpuLoads(report, report.before, report.after, "", terminal));
+  if (report.scenarios.has_value()) {
+    return text + ScenarioLayers(report, *report.scenarios, terminal);
   }
-  const ScenarioFigures& figures = *report.scenarios;
-  size_t worst = 0;
-  for (size_t k = 1; k < figures.names.size(); ++k) {
-    const auto& loads = figures.after.scenarios;
-    if (LessBalanced(loads[k].mean_balancedness, loads[worst].mean_balancedness)) worst = k;
-  }
-  const std::string under = absl::StrCat(" under ", ShownName(figures, worst));
-  return absl::StrCat(text, ScenarioLayers(report, figures, terminal), "\n",
-                      GpuLoads(report, figures.before.scenarios[worst],
-                               figures.after.scenarios[worst], under, terminal));
+  return absl::StrCat(text, Layers(report, terminal), "\n", GpuLoads(report, terminal));
 }
 
 }  // namespace eplb::cli

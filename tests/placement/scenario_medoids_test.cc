@@ -183,10 +183,10 @@ TEST(ScenarioMedoidsTest, RefusesWhatItCannotChooseFrom) {
   const std::vector<Load> windows = RandomWindows(3, 6);
   EXPECT_THAT(Choose(windows, 0).status().message(), HasSubstr("0 scenarios, expected 1..64"));
   EXPECT_THAT(Choose(windows, 65).status().message(), HasSubstr("65 scenarios"));
-  EXPECT_THAT(Choose({}, 1).status().message(), HasSubstr("no window has tokens"));
+  EXPECT_THAT(Choose({}, 1).status().message(), HasSubstr("there is no window"));
   EXPECT_THAT(Choose({Counts({{0}})}, 1).status().message(), HasSubstr("no window has tokens"));
   EXPECT_THAT(Choose({Counts({{1, 1}}), Counts({{1}})}, 1).status().message(),
-              HasSubstr("window 1 has 1 layers of 1 experts, window 0 has 1 of 2"));
+              HasSubstr("window 1 has 1 layers x 1 experts, window 0 has 1 x 2"));
 }
 
 }  // namespace

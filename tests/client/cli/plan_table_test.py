@@ -67,7 +67,7 @@ class PlanTableTest(command.CommandTest):
                         self.assertIn("balancedness", text)
                         self.assertNotIn("\x1b", text)
                         self.assertNotRegex(text, r"(?i)\b(nan|inf)\b")
-                        self.assertEqual(text.isascii(), locale == "C")
+                        self.assertEqual(text.isascii(), locale == "C" or name == "scenarios")  # bars
                         self.assertFalse([line for line in text.splitlines() if line != line.rstrip()])
                         if columns >= 80:
                             self.assertLessEqual(max(map(len, text.splitlines())), columns)
