@@ -51,6 +51,7 @@ std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
 PlannedLoads LoadsOfScenarios(const LoadOptions& options, std::vector<Scenario> scenarios,
                               std::vector<std::string> names) {
   std::vector<Load> batches;
+  batches.reserve(scenarios.size());
   for (const Scenario& scenario : scenarios) batches.push_back(scenario.load);
   return {.load = scenarios.size() == 1 ? scenarios.front().load : MeanOfScenarios(scenarios),
           .batches = std::move(batches),
