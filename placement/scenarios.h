@@ -18,6 +18,8 @@ namespace eplb {
 struct Scenario {
   Load load;          // [L, E]
   double weight = 1;  // finite, > 0
+
+  friend bool operator==(const Scenario&, const Scenario&) = default;
 };
 
 inline constexpr size_t kMaxScenarios = 64;

@@ -232,9 +232,8 @@ absl::StatusOr<std::vector<double>> Backtest::PredictedFalls(const ExpectedLoad&
                                                              const Placement& before,
                                                              const Placement& after,
                                                              const BacktestInput& input) const {
-  const std::span<const Load> one(&expected.load, 1);
-  const std::span<const Load> loads =
-      options_.split == SplitMode::kEqual ? one : std::span(expected.recent);
+  const std::span<const Load> each = expected.Each(options_.split);
+  const std::span<const Load> loads = each.empty() ? std::span(&expected.load, 1) : each;
   EPLB_ASSIGN_OR_RETURN(const Evaluation now,
                         EvaluateWindows(loads, before, options_.split, {.speeds = input.speeds}));
   EPLB_ASSIGN_OR_RETURN(const Evaluation then,
@@ -268,6 +267,7 @@ absl::StatusOr<const Backtest::Solved*> Backtest::Solve(const Shadow& shadow,
                                                                 .speeds = input.speeds,
                                                                 .split = options_.split,
                                                                 .recent = expected.recent,
+                                                                .scenarios = expected.scenarios,
                                                                 .abandoned = input.abandoned}));
   solved.push_back({shadow.candidate.policy, std::move(expected), before, std::move(after)});
   return &solved.back();

@@ -24,10 +24,13 @@ std::vector<Tried> AllTried() {
           {{4, 0.5}, {1}},
           {{4}, {1, 2, 4}},
           {{.windows = 2, .forecasting = Forecasting::kTrend}, {1}},
-          {{.windows = kAutoWindows, .forecasting = Forecasting::kKalman}, {1, 4}}};
+          {{.windows = kAutoWindows, .forecasting = Forecasting::kKalman}, {1, 4}},
+          {{.windows = 4, .as_scenarios = true}, {1}},
+          {{.windows = kAutoWindows, .as_scenarios = true}, {1}}};
 }
 
-const char* ShortName(const LoadEstimate& estimate) {
+std::string ShortName(const LoadEstimate& estimate) {
+  if (estimate.as_scenarios) return absl::StrCat("scenarios-", estimate.windows);
   if (estimate.forecasting == Forecasting::kTrend) return "trend";
   if (estimate.forecasting == Forecasting::kKalman) return "kalman";
   if (estimate.windows == 1) return "last";
@@ -38,6 +41,9 @@ std::string LongName(const LoadEstimate& estimate) {
   if (estimate.forecasting == Forecasting::kTrend) return "on the trend of the last two windows";
   if (estimate.forecasting == Forecasting::kKalman) {
     return absl::StrCat("on ", estimate.windows, " windows, filtered by their drift and noise");
+  }
+  if (estimate.as_scenarios) {
+    return absl::StrCat("on the last ", estimate.windows, " windows, each as a scenario");
   }
   if (estimate.windows == 1) return "on the last window";
   if (estimate.decay) return "on an average that halves with each window";
@@ -102,11 +108,17 @@ absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
                         .recent_steps = steps.back()};
   }
   EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, estimate.decay));
+  std::vector<Scenario> scenarios;
+  for (const Load& window : recent) {
+    if (estimate.as_scenarios && (window.ToDouble() > 0).any()) scenarios.push_back({window});
+  }
+  if (scenarios.size() < 2) scenarios.clear();
   return ExpectedLoad{.load = std::move(load),
                       .num_steps = CombineSteps(steps, estimate.decay),
                       .num_windows = num_windows,
                       .recent = std::move(recent),
-                      .recent_steps = std::accumulate(steps.begin(), steps.end(), 0.0)};
+                      .recent_steps = std::accumulate(steps.begin(), steps.end(), 0.0),
+                      .scenarios = std::move(scenarios)};
 }
 
 }  // namespace eplb

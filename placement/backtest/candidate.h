@@ -13,6 +13,7 @@
 
 #include "placement/evaluate.h"
 #include "placement/load.h"
+#include "placement/scenarios.h"
 
 namespace eplb {
 
@@ -31,6 +32,8 @@ struct LoadEstimate {
   // If set, estimate = decay * estimate + (1 - decay) * window, oldest first. Otherwise their sum.
   std::optional<double> decay = std::nullopt;
   Forecasting forecasting = Forecasting::kNone;  // otherwise in place of sum and average
+  // Windows are scenarios (placement/scenarios.h): each shall be balanced, not their sum alone.
+  bool as_scenarios = false;
 
   friend bool operator==(const LoadEstimate&, const LoadEstimate&) = default;
 };
@@ -51,7 +54,8 @@ std::string NameOf(const Candidate& candidate);
 
 // Returns each policy that the registry lists for this split, with each estimate: the last window
 // and the sum of 4 windows at cadences 1, 2 and 4, an average and the trend at cadence 1, and a
-// filtered average of 8 windows at cadences 1 and 4. A job begins with the first of them.
+// filtered average of 8 windows at cadences 1 and 4, and 4 and 8 windows as scenarios at cadence 1.
+// A job begins with the first of them.
 std::vector<Candidate> CandidatesFor(SplitMode split);
 inline constexpr int64_t kAutoWindows = 8;  // windows that the longest of their estimates looks at
 
@@ -61,12 +65,17 @@ struct ExpectedLoad {
   int64_t num_windows = 1;  // windows that it was made from
   // Batches that are expected: those windows, oldest first, or the forecast itself.
   std::vector<Load> recent;
-  double recent_steps = 1;  // steps of these batches together
+  double recent_steps = 1;               // steps of these batches together
+  std::vector<Scenario> scenarios = {};  // those of them that have tokens; empty: `load` is one
 
-  // Steps that the peak loads of a job stand for: exact splits evaluate each of the batches.
-  double StepsFor(SplitMode split) const {
-    return split == SplitMode::kBatch ? recent_steps : num_steps;
+  // Loads whose fullest GPUs count each for itself: exact splits and scenarios evaluate each of the
+  // batches; otherwise none, and `load` counts as one.
+  std::span<const Load> Each(SplitMode split) const {
+    const bool each = split == SplitMode::kBatch || !scenarios.empty();
+    return each ? std::span<const Load>(recent) : std::span<const Load>();
   }
+  // Steps that the peak loads of a job stand for.
+  double StepsFor(SplitMode split) const { return Each(split).empty() ? num_steps : recent_steps; }
 
   friend bool operator==(const ExpectedLoad&, const ExpectedLoad&) = default;
 };

@@ -87,6 +87,7 @@ absl::StatusOr<Placement> Propose(const PlannerQuestion& question, const Placeme
                                 .speeds = question.speeds.get(),
                                 .split = options.split,
                                 .recent = expected.recent,
+                                .scenarios = expected.scenarios,
                                 .abandoned = abandoned});
 }
 

@@ -129,10 +129,10 @@ bool Earns(const LearnedGate& gate, const GainPrice& price) {
 
 absl::StatusOr<Evaluation> EvaluateExpected(const RebalanceInput& input,
                                             const Placement& placement) {
-  if (input.split == SplitMode::kEqual || input.recent.empty()) {
+  if (input.recent.empty()) {
     return EvaluateSplit(input.load, placement, input.split, input.speeds);
   }
-  return EvaluateBatches(input.recent, placement, input.speeds);
+  return EvaluateWindows(input.recent, placement, input.split, {.speeds = input.speeds});
 }
 
 absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input) {

@@ -76,9 +76,9 @@ struct RebalanceInput {
   const Costs& costs;
   const LearnedGate* learned = nullptr;  // null: min_gain decides alone
   const GpuSpeeds* speeds = nullptr;     // null: equal speeds. Otherwise GPU load = tokens / speed
-  // With kBatch, peaks are those that exact splits leave for each window of `recent`, whose sum is
-  // `load`. If `recent` is empty, `load` is one batch.
   SplitMode split = SplitMode::kEqual;
+  // Windows, whose sum is `load`, each with a peak of its own: the peak load is their sum. Empty:
+  // `load` is one batch.
   std::span<const Load> recent = {};
   // Outcomes of earlier predictions. Null: the reason shows figures computed on `load`.
   const PredictionRecord* predictions = nullptr;

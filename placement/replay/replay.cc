@@ -169,7 +169,7 @@ class Replayer {
                                .costs = costs,
                                .learned = answer.gate ? &*answer.gate : nullptr,
                                .split = options_.split,
-                               .recent = expected.recent,
+                               .recent = expected.Each(options_.split),
                                .predictions = &predictions_,
                                .measured = MeasuredOver(decided_on)};
     EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));

@@ -22,6 +22,9 @@ constexpr double kLevels[] = {0.85, 0.93, 0.98, 0.48, 0.75, 0.65, 0.55, 0.44, 0.
 constexpr int64_t kSeedParts = 30;
 constexpr int64_t kFirstSeedParts = 4;
 constexpr int32_t kPerturbAgain = 4;
+// The part of the work that a start from elsewhere may take, and the least, for small domains.
+constexpr int64_t kOtherStartParts = 15;
+constexpr int64_t kLeastOtherStart = 20'000;
 // Work of the last walk after every vector of counts was tried.
 constexpr int64_t kWorkAfterAllCounts = 1'000'000;
 
@@ -257,6 +260,17 @@ const Arrangement& DomainSolver::Solve() {
     arrangement_.Assign(best_);
     Walk(work_.left);
   }
+  arrangement_.Assign(best_);
+  return arrangement_;
+}
+
+const Arrangement& DomainSolver::SolveFrom(std::span<const int32_t> experts) {
+  if (Done()) return arrangement_;
+  arrangement_.Assign(experts);
+  work_.left = std::max(limits_.work / kOtherStartParts, kLeastOtherStart);
+  descent_.SwapsAndCounts(target(), arrangement_, work_);
+  Keep();
+  Walk(work_.left);
   arrangement_.Assign(best_);
   return arrangement_;
 }

@@ -48,6 +48,8 @@ class DomainSolver {
   void set_enough(double enough) { enough_ = enough; }
   // REQUIRES: a layout was offered, when the domain has affinities.
   const Arrangement& Solve();
+  // After Solve: descends from another layout with a little work. The answer is the better one.
+  const Arrangement& SolveFrom(std::span<const int32_t> experts);
 
   // Proved; after Solve.
   double bound() const { return bound_; }

@@ -35,6 +35,16 @@ bool CopiesAreSpread(std::span<const int32_t> on_gpu, size_t available) {
   return slots_of_those <= with_one_more * (least + 1);
 }
 
+// True if a layout has no empty slot and every expert.
+bool HoldsAll(std::span<const int32_t> layout, int32_t num_experts) {
+  std::vector<bool> held(AsIndex(num_experts), false);
+  for (const int32_t expert : layout) {
+    if (expert < 0) return false;
+    held[AsIndex(expert)] = true;
+  }
+  return std::ranges::find(held, false) == held.end();
+}
+
 }  // namespace
 
 std::optional<double> PeakOf(const Topology& topology, const LayerSolverOptions& options,
@@ -138,7 +148,7 @@ void LayerSolver::Solve(std::span<const double> load,
   Answer answer = {.peak = kInfinity, .slots = std::vector<int32_t>(slots.size(), -1)};
   switch (options_.hierarchy) {
     case Hierarchy::kNone:
-      SolveFlat(answer);
+      SolveFlat(candidates, answer);
       break;
     case Hierarchy::kStrict:
       SolveStrict(load, answer);
@@ -164,11 +174,19 @@ void LayerSolver::SolveOn(const NodePartition& partition, std::span<const double
   std::copy(answer.slots.begin(), answer.slots.end(), slots.begin());
 }
 
-void LayerSolver::SolveFlat(Answer& answer) {
+void LayerSolver::SolveFlat(std::span<const std::span<const int32_t>> candidates, Answer& answer) {
   whole_.solver->Begin(LimitsFor(options_.effort, whole_.domain, topology_.num_layers()));
-  const Arrangement& found = whole_.solver->Solve();
-  whole_.Write(found, answer.slots);
-  answer.peak = found.MaxLoad();
+  const Arrangement* found = &whole_.solver->Solve();
+  Arrangement start(whole_.domain);
+  for (const std::span<const int32_t> candidate : candidates) {
+    const std::vector<int32_t> layout = whole_.Read(candidate);
+    if (!HoldsAll(layout, whole_.domain.num_experts())) continue;
+    start.Assign(layout);
+    if (!options_.allow_duplicates) SpreadCopies(start);
+    found = &whole_.solver->SolveFrom(start.experts());
+  }
+  whole_.Write(*found, answer.slots);
+  answer.peak = found->MaxLoad();
 }
 
 PartitionProblem LayerSolver::Partitions(std::span<const double> load) const {

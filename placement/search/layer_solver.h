@@ -68,7 +68,8 @@ class LayerSolver {
   // LimitsOf, until the answer is abandoned.
   SearchLimits LimitsFor(Effort effort, const Domain& domain, int32_t num_layers) const;
   SearchLimits NodeLimits(const SolvedDomain& frame) const;
-  void SolveFlat(Answer& answer);
+  // candidates: also starts, once copies that a GPU need not hold are spread.
+  void SolveFlat(std::span<const std::span<const int32_t>> candidates, Answer& answer);
   void SolveStrict(std::span<const double> load, Answer& answer);
   void SolveSoft(std::span<const double> load, Answer& answer);
   // From a strict or soft answer under the partition to a soft one that is no worse.

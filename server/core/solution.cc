@@ -48,7 +48,7 @@ DecisionAnswer Decide(const DecisionQuestion& question, const PlannerAnswer& ans
                                         .force = question.force,
                                         .speeds = speeds,
                                         .split = split,
-                                        .recent = expected.recent});
+                                        .recent = expected.Each(split)});
   return decided;
 }
 

@@ -19,7 +19,8 @@ SeenWindow Window(int64_t tokens, int64_t num_steps = 10) {
 
 TEST(CandidateTest, EveryPolicyThatIsTriedHasTheSameEstimatesAndCadences) {
   const std::vector<std::string> tried = {"last/1", "last/2", "last/4",  "ema/1",    "sum/1",
-                                          "sum/2",  "sum/4",  "trend/1", "kalman/1", "kalman/4"};
+                                          "sum/2",  "sum/4",  "trend/1", "kalman/1", "kalman/4",
+                                          "scenarios-4/1", "scenarios-8/1"};
   for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
     const auto candidates = CandidatesFor(split);
     ASSERT_EQ(candidates.size(), 2 * tried.size()) << "two policies";
@@ -41,6 +42,8 @@ TEST(CandidateTest, NamesAreShortAndTextsAreSentences) {
             "incremental on an average that halves with each window, at every 2nd opportunity");
   EXPECT_EQ(TextOf({"flow", {2, std::nullopt, Forecasting::kTrend}, 1}),
             "flow on the trend of the last two windows, at every opportunity");
+  EXPECT_EQ(TextOf({"flow", {.windows = 8, .as_scenarios = true}, 1}),
+            "flow on the last 8 windows, each as a scenario, at every opportunity");
   EXPECT_EQ(NameOf(Candidate()), "none");
   EXPECT_EQ(TextOf(Candidate()), "do nothing");
 }
@@ -65,6 +68,20 @@ TEST(CandidateTest, EstimatesLookAtTheNewestWindows) {
   const SeenWindow gap[] = {Window(10, 5), Window(10, 5), Window(200, 100)};
   EXPECT_EQ(ExpectLoad({4}, gap)->recent_steps, 110);
   EXPECT_EQ(ExpectLoad({1}, gap)->recent_steps, 100);
+}
+
+TEST(CandidateTest, ScenariosAreTheWindowsThatHaveTokens) {
+  const LoadEstimate estimate{.windows = 4, .as_scenarios = true};
+  const SeenWindow windows[] = {Window(7), Window(100), Window(0), Window(2), Window(8)};
+  const ExpectedLoad expected = ExpectLoad(estimate, windows).value();
+  ASSERT_EQ(expected.scenarios.size(), 3u);
+  EXPECT_EQ(expected.scenarios.front().load, *windows[1].load);
+  EXPECT_EQ(expected.load.ToDouble()(0, 0), 110) << "the sum, with all their tokens";
+  EXPECT_EQ(expected.Each(SplitMode::kEqual).size(), 4u) << "each has a peak of its own";
+  EXPECT_EQ(expected.StepsFor(SplitMode::kEqual), 40);
+  const ExpectedLoad one = ExpectLoad(estimate, std::span(windows).first(1)).value();
+  EXPECT_TRUE(one.scenarios.empty()) << "one load is no scenario beside others";
+  EXPECT_TRUE(one.Each(SplitMode::kEqual).empty());
 }
 
 }  // namespace
