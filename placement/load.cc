@@ -31,20 +31,6 @@ absl::Status CheckNotEmpty(Eigen::Index rows, Eigen::Index cols) {
   return absl::OkStatus();
 }
 
-absl::Status CheckSameShape(std::span<const Load* const> windows) {
-  if (windows.empty()) return InvalidInput("there is no window");
-  const Load& first = *windows.front();
-  for (size_t i = 1; i < windows.size(); ++i) {
-    const Load& load = *windows[i];
-    if (load.num_layers() == first.num_layers() && load.num_experts() == first.num_experts()) {
-      continue;
-    }
-    return InvalidInput("window ", i, " has ", load.num_layers(), " layers x ", load.num_experts(),
-                        " experts, window 0 has ", first.num_layers(), " x ", first.num_experts());
-  }
-  return absl::OkStatus();
-}
-
 absl::StatusOr<Load> SumOfCounts(std::span<const Load* const> windows) {
   LoadMatrix sum = windows.front()->counts();
   for (const Load* window : windows.subspan(1)) {
@@ -133,6 +119,20 @@ bool operator==(const Load& a, const Load& b) {
   if (a.is_counts() != b.is_counts()) return false;
   if (a.is_counts()) return (a.counts() == b.counts()).all();
   return (std::get<RealMatrix>(a.cells_) == std::get<RealMatrix>(b.cells_)).all();
+}
+
+absl::Status CheckSameShape(std::span<const Load* const> windows) {
+  if (windows.empty()) return InvalidInput("there is no window");
+  const Load& first = *windows.front();
+  for (size_t i = 1; i < windows.size(); ++i) {
+    const Load& load = *windows[i];
+    if (load.num_layers() == first.num_layers() && load.num_experts() == first.num_experts()) {
+      continue;
+    }
+    return InvalidInput("window ", i, " has ", load.num_layers(), " layers x ", load.num_experts(),
+                        " experts, window 0 has ", first.num_layers(), " x ", first.num_experts());
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Load> CombineLoads(std::span<const Load* const> windows,

@@ -52,6 +52,9 @@ class Load {
 absl::Status CheckLoadFits(const Load& load, const Topology& topology,
                            const char* owner = "topology");
 
+// errors: InvalidArgument for no window and for windows of different shapes, with their numbers.
+absl::Status CheckSameShape(std::span<const Load* const> windows);
+
 // The loads of several windows as one: what is expected of the next.
 
 // Without `decay` the sum of the windows, exact where all are counts; else an exponential average:

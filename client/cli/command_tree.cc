@@ -110,6 +110,7 @@ Flags& Flags::Text(const char* name, const char* type, std::string& value,
 Flags& Flags::Texts(const char* name, const char* type, std::vector<std::string>& values,
                     const std::string& help) {
   option_ = app_->add_option(name, values, help)->type_name(type);
+  if (*name == '-') option_->allow_extra_args(false);
   return *this;
 }
 

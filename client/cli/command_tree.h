@@ -48,7 +48,7 @@ class Flags {
   Flags& Value(const char* name, const std::string& type, const Store& store,
                const std::string& help);
   Flags& Text(const char* name, const char* type, std::string& value, const std::string& help);
-  // Any number of values, at least one.
+  // Any number of values, at least one. Each follows a flag of its own.
   Flags& Texts(const char* name, const char* type, std::vector<std::string>& values,
                const std::string& help);
   // One of `words`.

@@ -188,7 +188,8 @@ void AddDiff(const Flags& root) {
             "First placement: a file, vN (a version that the daemon keeps), or now")
       .Required();
   flags.Text("to", "TO", options.to, "Second placement, in the same forms").Required();
-  AddLoad(flags, options.load, "Also show the balancedness under this load", options.reading);
+  flags.Text("--load", "FILE", options.load, "Also show the balancedness under this load");
+  AddOptionalLoadReading(flags, options.reading);
   AddJobOption(flags, options.job);
   AddQueryOptions(flags, options.query, {kNotFound, kConditionNotMet});
 }

@@ -153,8 +153,7 @@ void AddFormat(Flags& flags, Format& format, Formats formats) {
   flags.Word("-o,--output", names, store, "Output format [table]");
 }
 
-void AddLoad(Flags& flags, std::string& path, const std::string& help, LoadReading& reading) {
-  flags.Text("--load", "FILE", path, help);
+void AddOptionalLoadReading(Flags& flags, LoadReading& reading) {
   AddLoadReading(flags, reading);
   for (const char* name : {"--format", "--first-layer", "--layers", "--experts"}) {
     flags.With(name).Needs("--load");

@@ -46,13 +46,13 @@ Flags& AddFraction(Flags& flags, const char* name, Value& value, const std::stri
 // -o table|json, for some commands also trace, which ui.perfetto.dev shows.
 enum class Formats { kTableAndJson, kWithTrace };
 void AddFormat(Flags& flags, Format& format, Formats formats = Formats::kTableAndJson);
-// --load with the flags of AddLoadReading, all optional.
-void AddLoad(Flags& flags, std::string& path, const std::string& help, LoadReading& reading);
 // Help of a --load that plans are made for.
 inline constexpr char kLoadHelp[] =
     "JSON, JSON lines of windows, .npy, .npz, .pt, CSV, or what other systems record";
 // --format, --first-layer, --layers and --experts: how a load is read.
 void AddLoadReading(Flags& flags, LoadReading& reading);
+// AddLoadReading where the command can do without --load, which is declared before.
+void AddOptionalLoadReading(Flags& flags, LoadReading& reading);
 // --first-layer and --layers, of which a command line has at most one.
 void AddLayerChoice(Flags& flags, LayerChoice& choice, const std::string& first_help,
                     const std::string& list_help);

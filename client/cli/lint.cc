@@ -18,6 +18,10 @@
 #include "client/cli/flags.h"
 #include "client/cli/formats/format_table.h"
 #include "client/cli/formats/load_file.h"
+#include "client/cli/formats/load_window.h"
+#include "client/cli/text.h"
+#include "placement/evaluate.h"
+#include "proto/wire/placement_files.h"
 #include "proto/wire/placement_rules.h"
 
 namespace eplb::cli {
@@ -25,8 +29,8 @@ namespace {
 
 struct LintOptions {
   std::string placement;
-  std::optional<int32_t> gpus;  // number of GPUs, for another system's file without one
-  std::string load;             // path, may be empty: layers and experts must be the same
+  std::optional<int32_t> gpus;     // number of GPUs, for another system's file without one
+  std::vector<std::string> loads;  // paths: layers and experts must be the same
   LoadReading reading;
   std::string against;  // path of another placement, may be empty: the shape must be the same
   bool strict = false;  // duplicates on a GPU break a rule
@@ -150,19 +154,35 @@ absl::Status CompareShapes(const LintSubject& subject, const LintOptions& option
   return absl::OkStatus();
 }
 
+// "balancedness 0.9512 under chat.json", of the sum of the load's windows.
+absl::StatusOr<std::string> BalanceUnder(const std::string& placement, const std::string& path,
+                                         const LoadFile& file) {
+  EPLB_ASSIGN_OR_RETURN(const wire::PlacementWithShares read, ReadPlacementWithShares(placement));
+  EPLB_ASSIGN_OR_RETURN(const Load load, InFile(path, CombineWindows(file.windows, WindowRule{})));
+  const RealMatrix* const shares = read.replica_share.has_value() ? &*read.replica_share : nullptr;
+  EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation,
+                        Evaluate(load, read.placement, {.shares = shares}));
+  return absl::StrCat("balancedness ", FigureText(evaluation.mean_balancedness), " under ", path);
+}
+
+// note: receives the messages about the file, and the balancedness if there are several loads.
 absl::Status CompareWithLoad(const LintSubject& subject, const LintOptions& options,
-                             std::vector<std::string>& broken, std::string& note) {
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
-  note = JoinMessages({note, NotesOn(options.load, file)});
+                             const std::string& path, std::vector<std::string>& broken,
+                             std::string& note) {
+  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(path, options.reading));
+  note = JoinMessages({note, NotesOn(path, file)});
   const Load& load = file.windows.front().load;
   const std::pair<std::string_view, int64_t> numbers[] = {
       {"num_layers", load.num_layers()}, {"num_logical_experts", load.num_experts()}};
   for (const auto& [key, theirs] : numbers) {
     const absl::StatusOr<int64_t> ours = subject.ShapeNumber(key);
     if (!ours.ok() || *ours == theirs) continue;
-    broken.push_back(absl::StrCat(std::string(key), " is ", *ours, ", the load in ", options.load,
-                                  " has ", theirs));
+    broken.push_back(
+        absl::StrCat(std::string(key), " is ", *ours, ", the load in ", path, " has ", theirs));
   }
+  if (options.loads.size() == 1 || !subject.is_ours() || !broken.empty()) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const std::string balance, BalanceUnder(options.placement, path, file));
+  note = JoinMessages({note, balance});
   return absl::OkStatus();
 }
 
@@ -190,8 +210,8 @@ absl::StatusOr<wire::Findings> Lint(const LintOptions& options, std::string& not
   if (!options.against.empty()) {
     EPLB_RETURN_IF_ERROR(CompareShapes(subject, options, findings.broken));
   }
-  if (!options.load.empty()) {
-    EPLB_RETURN_IF_ERROR(CompareWithLoad(subject, options, findings.broken, note));
+  for (const std::string& path : options.loads) {
+    EPLB_RETURN_IF_ERROR(CompareWithLoad(subject, options, path, findings.broken, note));
   }
   const absl::StatusOr<int64_t> slots = subject.ShapeNumber("num_slots");
   const absl::StatusOr<int64_t> gpus = subject.ShapeNumber("num_gpus");
@@ -240,7 +260,10 @@ void AddLint(const Flags& root) {
       .Required();
   AddInteger(flags, "--gpus", "G", options.gpus,
              "Number of GPUs, if another system's file has none");
-  AddLoad(flags, options.load, "Load whose layers and experts must be the same", options.reading);
+  flags.Texts("--load", "FILE", options.loads,
+              "Load whose layers and experts must be the same; of several, the balancedness under "
+              "each is printed to stderr");
+  AddOptionalLoadReading(flags, options.reading);
   flags.Text("--against", "FILE", options.against, "Placement whose shape must be the same");
   flags.Switch("--strict", options.strict,
                "Treat two replicas of an expert on one GPU as a broken rule");

@@ -1,4 +1,4 @@
-// `eplbctl plan`: computes a placement offline from a load file.
+// `eplbctl plan`: computes a placement offline from load files.
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
@@ -20,6 +20,7 @@
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
 #include "client/cli/held_out.h"
+#include "client/cli/plan_loads.h"
 #include "client/cli/plan_report.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/text.h"
@@ -31,16 +32,14 @@ namespace eplb::cli {
 namespace {
 
 struct PlanOptions {
-  std::string load;
-  LoadReading reading;
+  LoadOptions loads;
   ShapeOptions frame;
   SpeedOptions speeds;
   std::optional<int32_t> slots;      // exactly one of slots and redundant is given
   std::optional<int32_t> redundant;  // slots = experts + redundant
   std::string split = "equal";       // equal, optimal, batch
   std::string previous;              // path, may be empty
-  std::string window = "sum";
-  std::string out;  // path, may be empty
+  std::string out;                   // path, may be empty
   Format format = Format::kTable;
 };
 
@@ -56,17 +55,33 @@ absl::Status CheckFlags(const PlanOptions& options) {
     return InvalidInput("policy ", options.frame.policy.name,
                         " needs --previous, the placement that it starts from");
   }
+  EPLB_RETURN_IF_ERROR(CheckLoadOptions(options.loads));
+  if (!options.loads.has_scenarios()) return absl::OkStatus();
+  if (options.split == "optimal") {
+    return InvalidInput(
+        "--split optimal takes one load: the best shares for one load are not the best for others");
+  }
+  if (options.frame.policy.follows_reference) {
+    return InvalidInput("policy ", options.frame.policy.name,
+                        " takes one load, as the reference does");
+  }
   return absl::OkStatus();
 }
 
-// The load that is planned for. float32 is what the reference computes in.
-absl::StatusOr<Load> CombinedLoad(const PlanOptions& options, std::span<const LoadWindow> windows,
-                                  const WindowRule& rule) {
-  EPLB_ASSIGN_OR_RETURN(Load load, InFile(options.load, CombineWindows(windows, rule)));
+// Checks what the policy and the split need of the loads. float32 is what the reference computes
+// in.
+absl::Status CheckLoads(const PlanOptions& options, std::span<const LoadFile> files,
+                        const PlannedLoads& loads) {
+  const std::vector<std::string>& paths = options.loads.paths;
   if (options.frame.policy.follows_reference) {
-    EPLB_RETURN_IF_ERROR(InFile(options.load, load.ToFloat().status()));
+    EPLB_RETURN_IF_ERROR(InFile(paths.front(), loads.load.ToFloat().status()));
   }
-  return load;
+  if (files.size() == 1) return CheckSplit(options.split, paths.front(), files.front().windows);
+  for (size_t i = 0; i < files.size(); ++i) {
+    const LoadWindow batch{.load = loads.batches[i]};
+    EPLB_RETURN_IF_ERROR(CheckSplit(options.split, paths[i], {&batch, 1}));
+  }
+  return absl::OkStatus();
 }
 
 absl::StatusOr<Topology> MakeTopology(const PlanOptions& options, const Load& load) {
@@ -95,22 +110,20 @@ absl::StatusOr<PlanAnswer> Solve(const PlanOptions& options, const PlanProblem& 
   return InvalidInput("policy ", options.frame.policy.name, ": ", answer.status().message());
 }
 
-// Scores a plan of the earlier windows on the later ones; none for a single window. problem: that
-// of all windows.
+// Scores a plan of the earlier windows on the later ones; none for a single window, and if windows
+// are to be chosen from earlier ones without tokens. problem: that of all windows.
 absl::StatusOr<std::optional<LaterWindows>> ScoreOnLaterWindows(const PlanOptions& options,
                                                                 std::span<const LoadWindow> windows,
-                                                                const WindowRule& rule,
                                                                 const PlanProblem& problem) {
   const HeldOut held_out = HoldOut(windows);
   if (!held_out.out_of_sample) return std::nullopt;
-  EPLB_ASSIGN_OR_RETURN(const Load load, CombinedLoad(options, held_out.planned, rule));
-  const std::vector<Load> batches = BatchesOf(held_out.planned, rule);
-  EPLB_ASSIGN_OR_RETURN(const PlanAnswer answer, Solve(options, {.load = load,
+  if (options.loads.has_scenarios() && !held_out.planned_on_tokens) return std::nullopt;
+  EPLB_ASSIGN_OR_RETURN(const PlannedLoads loads, LoadsOfTrace(options.loads, held_out.planned));
+  EPLB_ASSIGN_OR_RETURN(const PlanAnswer answer, Solve(options, {.loads = loads,
                                                                  .topology = problem.topology,
                                                                  .speeds = problem.speeds,
                                                                  .previous = problem.previous,
-                                                                 .split = problem.split,
-                                                                 .windows = batches}));
+                                                                 .split = problem.split}));
   EPLB_ASSIGN_OR_RETURN(
       Evaluation evaluation,
       EvaluateWindows(held_out.scored, answer.placement, problem.split,
@@ -122,26 +135,22 @@ absl::StatusOr<std::optional<LaterWindows>> ScoreOnLaterWindows(const PlanOption
                       .text = ScoredOnText(held_out)};
 }
 
-// note: receives the messages about the load's file.
-absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
+// notes: receives the messages about the loads' files.
+absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& notes) {
   EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
   EPLB_RETURN_IF_ERROR(CheckFlags(options));
-  EPLB_ASSIGN_OR_RETURN(const WindowRule rule, ParseWindowRule(options.window));
-  EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
-  note = NotesOn(options.load, file);
-  EPLB_ASSIGN_OR_RETURN(const Load load, CombinedLoad(options, file.windows, rule));
-  EPLB_RETURN_IF_ERROR(CheckSplit(options.split, options.load, file.windows));
-  const std::vector<Load> windows = BatchesOf(file.windows, rule);
-  EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, load));
+  EPLB_ASSIGN_OR_RETURN(const std::vector<LoadFile> files, ReadLoads(options.loads, notes));
+  EPLB_ASSIGN_OR_RETURN(const PlannedLoads loads, LoadsOfFiles(options.loads, files));
+  EPLB_RETURN_IF_ERROR(CheckLoads(options, files, loads));
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, loads.load));
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, MakeSpeeds(options.speeds, options.frame));
   EPLB_ASSIGN_OR_RETURN(const std::optional<wire::PlacementWithShares> previous,
                         ReadPrevious(options.previous, topology));
-  const PlanProblem problem{.load = load,
+  const PlanProblem problem{.loads = loads,
                             .topology = topology,
                             .speeds = speeds,
                             .previous = previous.has_value() ? &previous->placement : nullptr,
-                            .split = SplitModeOf(options.split),
-                            .windows = windows};
+                            .split = SplitModeOf(options.split)};
   const Waiting waiting("planning");
   const auto start = std::chrono::steady_clock::now();
   EPLB_ASSIGN_OR_RETURN(PlanAnswer answer, Solve(options, problem));
@@ -152,7 +161,10 @@ absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& note) {
   }
   EPLB_ASSIGN_OR_RETURN(PlanReport report,
                         MakePlanReport(options.frame, problem, std::move(answer), previous_shares));
-  EPLB_ASSIGN_OR_RETURN(report.later, ScoreOnLaterWindows(options, file.windows, rule, problem));
+  if (files.size() == 1) {
+    EPLB_ASSIGN_OR_RETURN(report.later,
+                          ScoreOnLaterWindows(options, files.front().windows, problem));
+  }
   report.solve_seconds = seconds.count();
   return report;
 }
@@ -187,8 +199,9 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
                             : "the experts of unusable GPUs move first");
   }
   const bool careful = limit.value_or(options.frame.policy.needs_previous ? 1 : 0) > 0;
+  const BoundGaps& gap = report.scenarios.has_value() ? report.scenarios->gap : report.bound;
   if (!careful || options.previous.empty() || report.moves.transfers > 0 ||
-      report.bound.max.value_or(0) <= kGapWorthARemark) {
+      gap.max.value_or(0) <= kGapWorthARemark) {
     return {};
   }
   return "note: every expert stays where it is: no move within the limits wins enough, or the load "
@@ -198,27 +211,42 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
 // Reads the files, solves, writes --out, and returns text for stdout only after that. Exit 2 for
 // bad flags, files and shapes; 1 if --out cannot be written.
 Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
-  std::string note;
-  EPLB_ASSIGN_OR_RETURN(const PlanReport report, AsUsage(Plan(options, note)));
+  std::string notes;
+  EPLB_ASSIGN_OR_RETURN(const PlanReport report, AsUsage(Plan(options, notes)));
   EPLB_RETURN_IF_ERROR(
       WriteOutput(options.out, wire::PlacementToJson(report.placement, SharesOf(report)) + "\n"));
   const Topology& shape = report.placement.topology();
   return {kOk,
           options.format == Format::kJson ? PlanReportToJson(report)
                                           : PlanReportToTable(report, terminal),
-          JoinMessages({note, NoHistoryNote(options.frame, "one plan", !options.previous.empty()),
+          JoinMessages({notes, NoHistoryNote(options.frame, "one plan", !options.previous.empty()),
                         EqualSharesNote(options.frame, options.split), Remark(options, report),
                         IdleLayersNote(report),
                         UnequalSlotsNote(shape.num_slots(), shape.num_gpus())})};
+}
+
+// --load, how it is read, and how several loads become scenarios.
+void AddLoadOptions(Flags& flags, LoadOptions& options) {
+  flags.Texts("--load", "FILE", options.paths,
+              absl::StrCat(kLoadHelp, "; repeat it to serve several loads by one placement"));
+  flags.Required();
+  AddLoadReading(flags, options.reading);
+  flags.Text("--weights", "2,1,..", options.weights, "Weight of each of several loads [1,1,..]");
+  AddWindow(flags, options.window);
+  AddInteger(flags, "--scenarios", "K", options.scenarios,
+             "Serve K windows of a trace that stand for all, each as a load of its own");
+  flags.Excludes("--window").Excludes("--weights");
+  flags.Word("--objective", {"mean", "worst"}, options.objective,
+             "What to lower in a layer: mean or worst, over several loads, of largest / mean GPU "
+             "load [mean]");
 }
 
 }  // namespace
 
 void AddPlan(const Flags& root) {
   auto [flags, options] = AddCommand<PlanOptions>(
-      root, "plan", "Compute a placement from a load file, offline", &RunPlan);
-  flags.Text("--load", "FILE", options.load, kLoadHelp).Required();
-  AddLoadReading(flags, options.reading);
+      root, "plan", "Compute a placement from load files, offline", &RunPlan);
+  AddLoadOptions(flags, options.loads);
   AddInteger(flags, "--slots", "S", options.slots, "Slots of a layer over all GPUs");
   AddInteger(flags, "--redundant", "R", options.redundant,
              "Slots beyond one per expert, instead of --slots");
@@ -231,7 +259,6 @@ void AddPlan(const Flags& root) {
       "How tokens are split among replicas: equally, best for the load, or by batch [equal]");
   flags.Text("--previous", "FILE", options.previous,
              "Current placement, against which moves are counted");
-  AddWindow(flags, options.window);
   flags.Text("--out", "FILE", options.out, "Write the placement to this file");
   AddFormat(flags, options.format);
   flags.SetFooter(
@@ -246,6 +273,9 @@ void AddPlan(const Flags& root) {
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --gpu-speed 1,1,1,1,1,1,1,0.5\n"
       "  eplbctl plan --load trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
       "      --split batch\n"
+      "One placement for several loads:\n"
+      "  eplbctl plan --load chat.json --load code.json --weights 2,1 --gpus 8 --slots 72\n"
+      "  eplbctl plan --load trace.jsonl --scenarios 4 --gpus 8 --slots 72\n"
       "Exit codes: 0 planned, 1 error, such as --out not written, 2 wrong flag or unusable input.");
 }
 

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 
 #include "base/errors.h"
 #include "base/json_value.h"
@@ -46,6 +47,42 @@ std::string LaterToJson(const std::optional<LaterWindows>& later) {
                       ",\"balancedness_min\":", Number(later->evaluation.min_balancedness), "}");
 }
 
+std::string BalancednessToJson(const Evaluation& evaluation) {
+  return absl::StrCat("\"mean\":", Number(evaluation.mean_balancedness),
+                      ",\"min\":", Number(evaluation.min_balancedness),
+                      ",\"per_layer\":", Array(evaluation.balancedness));
+}
+
+std::string BoundToJson(const char* key, const BoundGaps& bound) {
+  return absl::StrCat("\"", key, "\":", Array(bound.bounds),
+                      ",\"gap_per_layer\":", Array(bound.gaps),
+                      ",\"gap_mean\":", Number(bound.mean), ",\"gap_max\":", Number(bound.max));
+}
+
+// Members of a JSON object, the first after a comma.
+std::string ScenariosToJson(const ScenarioFigures& figures) {
+  std::string text = ",\"scenarios\":[";
+  for (size_t k = 0; k < figures.names.size(); ++k) {
+    const Evaluation& after = figures.after.scenarios[k];
+    absl::StrAppend(&text, k > 0 ? "," : "", "{\"load\":", wire::JsonQuote(figures.names[k]),
+                    ",\"weight\":", Number(figures.weights[k]), ",\"balancedness\":{",
+                    BalancednessToJson(after),
+                    "},\"max_gpu_load_per_layer\":", Array(after.max_gpu_load), ",\"bound\":{",
+                    BoundToJson("max_gpu_load_per_layer", figures.gaps[k]), "}}");
+  }
+  absl::StrAppend(&text, "],\"objective\":{\"name\":\"", ObjectiveName(figures.objective),
+                  "\",\"mean\":", Number(figures.after.mean_objective),
+                  ",\"per_layer\":", Array(figures.after.objective), ",",
+                  BoundToJson("bound_per_layer", figures.gap), "}");
+  if (!figures.choice.has_value()) return text;
+  const ScenarioChoice& choice = *figures.choice;
+  return absl::StrCat(text, ",\"scenario_choice\":{\"windows\":[",
+                      absl::StrJoin(choice.windows, ","),
+                      "],\"distance_mean\":", Number(choice.mean_distance),
+                      ",\"distance_max\":", Number(choice.max_distance),
+                      ",\"farthest_window\":", choice.farthest, "}");
+}
+
 // A GPU that is unusable from now on may have served before; its speed is not known then.
 absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before) {
   std::vector<double> numbers(speeds.speeds().begin(), speeds.speeds().end());
@@ -58,12 +95,38 @@ absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement&
   return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
 }
 
-// Each is split exactly.
-std::span<const Load> BatchesIn(const PlanProblem& problem) {
-  return problem.windows.empty() ? std::span<const Load>(&problem.load, 1) : problem.windows;
+// before, speeds: the placement before the plan, and its GPUs. bound: what the bounds hold for.
+absl::StatusOr<ScenarioFigures> MakeScenarioFigures(const PlanProblem& problem,
+                                                    const Placement& before,
+                                                    const GpuSpeeds& speeds, const Placement& after,
+                                                    const BoundOptions& bound) {
+  const auto& [load, batches, scenarios, names, objective, choice] = problem.loads;
+  ScenarioFigures figures{.names = names, .objective = objective, .choice = choice};
+  EPLB_ASSIGN_OR_RETURN(figures.after, EvaluateScenarios(scenarios, objective, after, problem.split,
+                                                         &problem.speeds));
+  EPLB_ASSIGN_OR_RETURN(figures.before,
+                        EvaluateScenarios(scenarios, objective, before, problem.split, &speeds));
+  for (size_t k = 0; k < scenarios.size(); ++k) {
+    EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
+                          LowerBounds(scenarios[k].load, problem.topology, bound));
+    EPLB_ASSIGN_OR_RETURN(BoundGaps gaps,
+                          GapsToBounds(figures.after.scenarios[k].max_gpu_load, bounds));
+    figures.weights.push_back(scenarios[k].weight);
+    figures.gaps.push_back(std::move(gaps));
+  }
+  EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
+                        ScenarioBounds(scenarios, objective, problem.topology, bound));
+  std::vector<double> found;
+  for (const auto& layer : figures.after.objective) found.push_back(layer.value_or(0));
+  EPLB_ASSIGN_OR_RETURN(figures.gap, GapsToBounds(found, bounds));
+  return figures;
 }
 
 }  // namespace
+
+const char* ObjectiveName(ScenarioObjective objective) {
+  return objective == ScenarioObjective::kWorst ? "worst" : "mean";
+}
 
 absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanProblem& problem,
                                           PlanAnswer answer, const RealMatrix* previous_shares) {
@@ -76,7 +139,7 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
                     .hierarchy = HierarchyInForce(frame, topology),
                     .has_previous = has_previous};
   EPLB_ASSIGN_OR_RETURN(report.after,
-                        Evaluate(problem.load, report.placement,
+                        Evaluate(problem.loads.load, report.placement,
                                  {.speeds = &report.speeds, .shares = SharesOf(report)}));
   for (size_t layer = 0; layer < report.after.max_gpu_load.size(); ++layer) {
     if (std::isfinite(report.after.max_gpu_load[layer])) continue;
@@ -84,27 +147,32 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
   }
   const Placement start = has_previous ? *problem.previous : Placement::Static(topology);
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsBefore(report.speeds, start));
-  EPLB_ASSIGN_OR_RETURN(
-      report.before, Evaluate(problem.load, start, {.speeds = &speeds, .shares = previous_shares}));
+  EPLB_ASSIGN_OR_RETURN(report.before, Evaluate(problem.loads.load, start,
+                                                {.speeds = &speeds, .shares = previous_shares}));
+  const BoundOptions bound{.speeds = &report.speeds,
+                           .hierarchy = report.hierarchy,
+                           .any_split = report.shares.has_value()};
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds,
-                        LowerBounds(problem.load, topology,
-                                    {.speeds = &report.speeds,
-                                     .hierarchy = report.hierarchy,
-                                     .any_split = report.shares.has_value()}));
+                        LowerBounds(problem.loads.load, topology, bound));
   EPLB_ASSIGN_OR_RETURN(report.bound, GapsToBounds(report.after.max_gpu_load, bounds));
   report.duplicates = CountDuplicates(report.placement);
   if (has_previous) {
     EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
   }
   if (problem.split == SplitMode::kBatch) {
-    const std::span<const Load> batches = BatchesIn(problem);
+    const std::vector<Load>& batches = problem.loads.batches;
     EPLB_ASSIGN_OR_RETURN(report.batches_after,
                           EvaluateBatches(batches, report.placement, &report.speeds));
     EPLB_ASSIGN_OR_RETURN(report.batches_before, EvaluateBatches(batches, start, &speeds));
   }
+  if (!problem.loads.scenarios.empty()) {
+    EPLB_ASSIGN_OR_RETURN(report.scenarios,
+                          MakeScenarioFigures(problem, start, speeds, report.placement, bound));
+  }
   if (report.hierarchy == Hierarchy::kSoft) {
-    EPLB_ASSIGN_OR_RETURN(report.crossing,
-                          ComputeCrossingShare(problem.load, report.placement, SharesOf(report)));
+    EPLB_ASSIGN_OR_RETURN(
+        report.crossing,
+        ComputeCrossingShare(problem.loads.load, report.placement, SharesOf(report)));
   }
   return report;
 }
@@ -125,21 +193,19 @@ std::string PlanReportToJson(const PlanReport& report) {
     batch =
         absl::StrCat(",\"batch_balancedness\":", Number(report.batches_after->mean_balancedness));
   }
+  const std::string scenarios =
+      report.scenarios.has_value() ? ScenariosToJson(*report.scenarios) : "";
   return absl::StrCat(
       "{\"policy\":", wire::JsonQuote(report.policy),
       ",\"placement\":", wire::PlacementToJson(report.placement, SharesOf(report)),
-      ",\"balancedness\":{\"formula\":\"mean(gpu load)/max(gpu load)\",\"mean\":",
-      Number(after.mean_balancedness), ",\"min\":", Number(after.min_balancedness),
-      ",\"per_layer\":", Array(after.balancedness),
+      ",\"balancedness\":{\"formula\":\"mean(gpu load)/max(gpu load)\",", BalancednessToJson(after),
       "},\"scored_on\":\"planned_load\",\"later_windows\":", LaterToJson(report.later),
-      ",\"max_gpu_load_per_layer\":", Array(after.max_gpu_load),
-      ",\"bound\":{\"max_gpu_load_per_layer\":", Array(report.bound.bounds),
-      ",\"gap_per_layer\":", Array(report.bound.gaps), ",\"gap_mean\":", Number(report.bound.mean),
-      ",\"gap_max\":", Number(report.bound.max), "},\"duplicates\":", report.duplicates,
+      ",\"max_gpu_load_per_layer\":", Array(after.max_gpu_load), ",\"bound\":{",
+      BoundToJson("max_gpu_load_per_layer", report.bound), "},\"duplicates\":", report.duplicates,
       ",\"moves\":{\"transfers\":", report.moves.transfers,
       ",\"slots_changed\":", report.moves.slots_changed,
       ",\"max_per_gpu\":", report.moves.max_per_gpu, ",\"cross_node\":", report.moves.cross_node,
-      "}", crossing, batch, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
+      "}", crossing, batch, scenarios, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
 }
 
 }  // namespace eplb::cli

@@ -3,11 +3,12 @@
 
 #include <cstdint>
 #include <optional>
-#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "client/cli/plan_loads.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "placement/evaluate.h"
@@ -15,19 +16,21 @@
 #include "placement/load.h"
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
+#include "placement/scenario_medoids.h"
+#include "placement/scenarios.h"
 #include "placement/search/node_affinity.h"
+#include "placement/search/scenario_evaluation.h"
 #include "placement/topology.h"
 
 namespace eplb::cli {
 
 // A plan to be computed. Views; all of one shape.
 struct PlanProblem {
-  const Load& load;
+  const PlannedLoads& loads;
   const Topology& topology;
   const GpuSpeeds& speeds;
   const Placement* previous = nullptr;  // may be null
   SplitMode split = SplitMode::kEqual;  // split of the planned job
-  std::span<const Load> windows = {};   // windows of the load, oldest first, one batch each
 };
 
 struct PlanAnswer {
@@ -53,6 +56,21 @@ struct LaterWindows {
   std::string text;  // ScoredOnText
 };
 
+// Figures of a plan for several loads: under each of them, and of the objective over all.
+struct ScenarioFigures {
+  std::vector<std::string> names;  // [K]
+  std::vector<double> weights;     // [K]
+  ScenarioObjective objective = ScenarioObjective::kMean;
+  std::optional<ScenarioChoice> choice;  // if the loads are windows of a trace
+  ScenarioEvaluation after;
+  ScenarioEvaluation before;
+  std::vector<BoundGaps> gaps;  // [K], above the bounds of placements for that load alone
+  BoundGaps gap;                // the objective above its bound
+};
+
+// "mean" or "worst".
+const char* ObjectiveName(ScenarioObjective objective);
+
 struct PlanReport {
   std::string policy;
   Placement placement;
@@ -69,7 +87,9 @@ struct PlanReport {
   // If the job splits by batch: EvaluateBatches over the windows, as `after` and `before`.
   std::optional<Evaluation> batches_after;
   std::optional<Evaluation> batches_before;
-  std::optional<LaterWindows> later;  // absent if the load is one window
+  std::optional<LaterWindows> later;  // absent if the load is one window, and for several files
+  std::optional<ScenarioFigures>
+      scenarios;  // absent for one load; `after` and so on: of their mean
   double solve_seconds = 0;
 };
 

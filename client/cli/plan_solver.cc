@@ -23,12 +23,19 @@ bool PlansAnew(const ShapeOptions& frame) {
 
 absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem& problem) {
   EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(frame));
-  return SolveAligned(*policy, {.load = problem.load,
-                                .topology = problem.topology,
-                                .previous = problem.previous,
-                                .speeds = &problem.speeds,
-                                .split = problem.split,
-                                .recent = problem.windows});
+  const PlannedLoads& loads = problem.loads;
+  PolicyInput input{.load = loads.load,
+                    .topology = problem.topology,
+                    .previous = problem.previous,
+                    .speeds = &problem.speeds,
+                    .split = problem.split};
+  if (loads.scenarios.size() > 1) {
+    input.scenarios = loads.scenarios;
+    input.objective = loads.objective;
+  } else {
+    input.recent = loads.batches;
+  }
+  return SolveAligned(*policy, input);
 }
 
 // Puts every usable GPU, or under a strict hierarchy every GPU of a node, exactly at the mean. None
@@ -42,10 +49,10 @@ absl::StatusOr<std::optional<PlanAnswer>> SolveEvenly(const ShapeOptions& frame,
   std::optional<IndexMatrix> node_of_group;
   if (hierarchy == Hierarchy::kStrict) {
     EPLB_ASSIGN_OR_RETURN(node_of_group,
-                          NodesOfGroups(problem.load, problem.topology, problem.speeds));
+                          NodesOfGroups(problem.loads.load, problem.topology, problem.speeds));
   }
   EPLB_ASSIGN_OR_RETURN(std::optional<EvenPlacement> even,
-                        PlaceEvenly(problem.load, problem.topology, problem.speeds,
+                        PlaceEvenly(problem.loads.load, problem.topology, problem.speeds,
                                     node_of_group.has_value() ? &*node_of_group : nullptr));
   if (!even.has_value()) return std::nullopt;
   return PlanAnswer{std::move(even->placement), std::move(even->shares)};
@@ -94,7 +101,7 @@ absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_spl
   PlanAnswer answer{std::move(placement), std::nullopt};
   if (splits) {
     EPLB_ASSIGN_OR_RETURN(answer.shares,
-                          SplitOptimally(problem.load, answer.placement, &problem.speeds));
+                          SplitOptimally(problem.loads.load, answer.placement, &problem.speeds));
   }
   return answer;
 }

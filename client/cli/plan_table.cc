@@ -125,34 +125,95 @@ std::string MainTable(const PlanReport& report, const Terminal& terminal) {
                 terminal));
 }
 
+// "Planned on windows 0..1, scored on windows 2..3: balancedness 0.8123, worst layer 0.7001."
+std::string LaterText(const LaterWindows& later) {
+  return absl::StrCat(later.text, ": balancedness ", FigureText(later.evaluation.mean_balancedness),
+                      ", worst layer ", FigureText(later.evaluation.min_balancedness), ".");
+}
+
 // Names the load that the figures are on.
 std::string SampleText(const PlanReport& report) {
   const std::string own = "These figures are on the load that the plan was made for";
   if (!report.later) return absl::StrCat(own, "; later loads are less balanced.");
-  const Evaluation& later = report.later->evaluation;
-  return absl::StrCat(own, ". ", report.later->text, ": balancedness ",
-                      FigureText(later.mean_balancedness), ", worst layer ",
-                      FigureText(later.min_balancedness), ".");
+  return absl::StrCat(own, ". ", LaterText(*report.later));
+}
+
+// How far a plan is above what is proved; a clause.
+std::string GapText(const BoundGaps& bound) {
+  if (!bound.mean) return "No layer has load, so that there is neither balancedness nor gap";
+  std::string gap = absl::StrCat("Above the proved bound: ", Percent(*bound.mean), " on average");
+  constexpr double kShown = 5e-5;  // smaller gaps are printed as 0.00 %
+  if (bound.max >= kShown) {
+    const auto widest = std::ranges::find(bound.gaps, bound.max);
+    absl::StrAppend(&gap, ", ", Percent(*bound.max), " at most, in layer ",
+                    widest - bound.gaps.begin());
+  }
+  return gap;
+}
+
+// Describes the windows that were chosen as scenarios, and what they leave out.
+std::string ChoiceText(const ScenarioChoice& choice) {
+  std::string text = absl::StrCat(
+      "The weight of a window is the number of windows that it stands for. Between a window and "
+      "the one that stands for it, ",
+      Percent(choice.mean_distance), " of tokens change their expert on average");
+  if (choice.max_distance > 0) {
+    absl::StrAppend(&text, ", ", Percent(choice.max_distance), " at most, in window ",
+                    choice.farthest);
+  }
+  return text + ".";
+}
+
+// The balance under each of several loads, the objective, and what it guarantees for others.
+std::string ScenarioText(const PlanReport& report, const ScenarioFigures& figures,
+                         const Terminal& terminal) {
+  Table table({"balancedness under", ">weight", absl::StrCat(">", BeforeName(report)), ">plan",
+               ">worst layer", ">above bound", ">at most"});
+  for (size_t k = 0; k < figures.names.size(); ++k) {
+    const Evaluation& after = figures.after.scenarios[k];
+    const BoundGaps& gaps = figures.gaps[k];
+    table.rows.push_back({Shortened(Printable(figures.names[k]), kMostText),
+                          absl::StrFormat("%g", figures.weights[k]),
+                          FigureText(figures.before.scenarios[k].mean_balancedness),
+                          FigureText(after.mean_balancedness), FigureText(after.min_balancedness),
+                          Percent(gaps.mean.value_or(0)), Percent(gaps.max.value_or(0))});
+  }
+  const bool worst = figures.objective == ScenarioObjective::kWorst;
+  const bool batch = report.batches_after.has_value();
+  std::string text = absl::StrCat(
+      FormatTable(table, terminal), "\n",
+      Paragraph(absl::StrCat("Balancedness = mean / max GPU load",
+                             batch ? ", each load split exactly among the replicas" : "",
+                             ". The bounds are those of placements for one of the loads alone."),
+                terminal),
+      Paragraph(
+          absl::StrCat("Objective ", ObjectiveName(figures.objective), ": max / mean GPU load, ",
+                       worst ? "largest over the loads" : "weighted mean over the loads", ", is ",
+                       FigureText(figures.after.mean_objective), " on average over layers (",
+                       BeforeName(report), " ", FigureText(figures.before.mean_objective), "). ",
+                       GapText(figures.gap), "."),
+          terminal),
+      Paragraph(absl::StrCat("Under any mixture of these loads, each layer is at least as balanced "
+                             "as under the worst of them",
+                             batch ? ", but for rounding to whole tokens" : "",
+                             ". A load that resembles none of them may be less balanced."),
+                terminal));
+  if (figures.choice.has_value()) text += Paragraph(ChoiceText(*figures.choice), terminal);
+  if (report.later.has_value()) text += Paragraph(LaterText(*report.later), terminal);
+  return text;
 }
 
 std::string Figures(const PlanReport& report, const Terminal& terminal) {
-  std::string text = MainTable(report, terminal);
-  std::string gap = "No layer has load, so that there is neither balancedness nor gap";
-  if (report.bound.mean) {
-    gap = absl::StrCat("Above the proved bound: ", Percent(*report.bound.mean), " on average");
-  }
-  constexpr double kShown = 5e-5;  // smaller gaps are printed as 0.00 %
-  if (report.bound.max >= kShown) {
-    const auto widest = std::ranges::find(report.bound.gaps, report.bound.max);
-    absl::StrAppend(&gap, ", ", Percent(*report.bound.max), " at most, in layer ",
-                    widest - report.bound.gaps.begin());
-  }
+  std::string text =
+      report.scenarios.has_value()
+          ? ScenarioText(report, *report.scenarios, terminal)
+          : absl::StrCat(MainTable(report, terminal), "\n", Paragraph(SampleText(report), terminal),
+                         Paragraph(GapText(report.bound) + ".", terminal));
   const std::string duplicates = report.duplicates == 0
                                      ? "No GPU holds an expert twice."
                                      : absl::StrCat(Grouped(report.duplicates),
                                                     " replicas are beyond the first on their GPU.");
-  absl::StrAppend(&text, "\n", Paragraph(SampleText(report), terminal),
-                  Paragraph(gap + ".", terminal), Paragraph(duplicates, terminal));
+  text += Paragraph(duplicates, terminal);
   if (report.has_previous) {
     const MoveSummary& moves = report.moves;
     text += Paragraph(absl::StrCat("Moves: ", Counted(moves.transfers, "transfer"), ", ",
@@ -165,8 +226,7 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
 }
 
 // The layers to list: all, or those that the plan leaves least balanced, in rising order.
-std::vector<size_t> LayersToShow(const PlanReport& report) {
-  const auto& balancedness = GoalAfter(report).balancedness;
+std::vector<size_t> LayersToShow(const std::vector<std::optional<double>>& balancedness) {
   std::vector<size_t> layers(balancedness.size());
   std::iota(layers.begin(), layers.end(), 0);
   if (layers.size() <= kMaxLayerRows) return layers;
@@ -178,14 +238,36 @@ std::vector<size_t> LayersToShow(const PlanReport& report) {
   return layers;
 }
 
+std::string LayersHeading(size_t shown, size_t all, const Terminal& terminal) {
+  return Heading(
+      shown == all ? "Layers" : absl::StrCat(shown, " least balanced of ", all, " layers"),
+      terminal);
+}
+
+// For several loads: the objective of each layer.
+std::string ScenarioLayers(const PlanReport& report, const ScenarioFigures& figures,
+                           const Terminal& terminal) {
+  std::vector<std::optional<double>> balance;  // rises where the objective falls
+  for (const std::optional<double>& objective : figures.after.objective) {
+    balance.push_back(objective ? std::optional(1 / *objective) : std::nullopt);
+  }
+  const std::vector<size_t> layers = LayersToShow(balance);
+  Table table({">layer", absl::StrCat(">", BeforeName(report)), ">plan", ">bound", ">gap"});
+  for (const size_t layer : layers) {
+    const std::optional<double> gap = figures.gap.gaps[layer];
+    table.rows.push_back({absl::StrCat(layer), FigureText(figures.before.objective[layer]),
+                          FigureText(figures.after.objective[layer]),
+                          gap ? FigureText(figures.gap.bounds[layer]) : "-",
+                          gap ? Percent(*gap) : "-"});
+  }
+  const std::string over = absl::StrCat("         objective ", ObjectiveName(figures.objective));
+  return absl::StrCat(LayersHeading(layers.size(), balance.size(), terminal),
+                      Paint(terminal, Colour::kDim, over), "\n", FormatTable(table, terminal));
+}
+
 std::string Layers(const PlanReport& report, const Terminal& terminal) {
-  const std::vector<size_t> layers = LayersToShow(report);
-  const size_t all = report.after.balancedness.size();
-  std::string text = Paint(
-      terminal, Colour::kBold,
-      layers.size() == all ? "Layers"
-                           : absl::StrCat(layers.size(), " least balanced of ", all, " layers"));
-  text += "\n";
+  const std::vector<size_t> layers = LayersToShow(GoalAfter(report).balancedness);
+  std::string text = LayersHeading(layers.size(), report.after.balancedness.size(), terminal);
   const std::string before = BeforeName(report);
   Table table({">layer", ">" + before, ">plan", ">    " + before, ">plan", ">bound", ">gap"});
   for (const size_t layer : layers) {
@@ -237,9 +319,13 @@ std::string GpuLoads(const PlanReport& report, const Terminal& terminal) {
 }  // namespace
 
 std::string PlanReportToTable(const PlanReport& report, const Terminal& terminal) {
-  return absl::StrCat(PlanHeading(report, terminal), Constraints(report, terminal), "\n",
-                      Figures(report, terminal), "\n", Layers(report, terminal), "\n",
-                      GpuLoads(report, terminal));
+  const std::string text =
+      absl::StrCat(PlanHeading(report, terminal), Constraints(report, terminal), "\n",
+                   Figures(report, terminal), "\n");
+  if (report.scenarios.has_value()) {
+    return text + ScenarioLayers(report, *report.scenarios, terminal);
+  }
+  return absl::StrCat(text, Layers(report, terminal), "\n", GpuLoads(report, terminal));
 }
 
 }  // namespace eplb::cli

@@ -123,6 +123,14 @@ constexpr double kLeastNormal = std::numeric_limits<double>::min() / kRounding;
 
 }  // namespace
 
+absl::StatusOr<std::vector<double>> ParseNumbers(const char* flag, const std::string& text) {
+  return ReadList<double>(flag, text, [](const std::string& part, double* value) {
+    const std::optional<double> number = ParseFraction(part);
+    if (number) *value = *number;
+    return number.has_value();
+  });
+}
+
 PolicyOptions PolicyOptionsOf(const ShapeOptions& options) {
   PolicyOptions policy;
   policy.tie_break = options.tie_break == "compat" ? TieBreak::kCompat : TieBreak::kStable;
@@ -165,16 +173,11 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
     if (!speeds.gpu_speed.empty()) return NotTaken(options, "--gpu-speed");
     if (!speeds.unusable_gpus.empty()) return NotTaken(options, "--unusable-gpus");
   }
-  const auto to_speed = [](const std::string& text, double* value) {
-    const std::optional<double> speed = ParseFraction(text);
-    if (speed) *value = *speed;
-    return speed.has_value();
-  };
   const auto to_index = [](const std::string& text, int32_t* value) {
     return absl::SimpleAtoi(text, value);
   };
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> numbers,
-                        ReadList<double>("--gpu-speed", speeds.gpu_speed, to_speed));
+                        ParseNumbers("--gpu-speed", speeds.gpu_speed));
   EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> unusable,
                         ReadList<int32_t>("--unusable-gpus", speeds.unusable_gpus, to_index));
   // The speeds alone first, so that a message names the flag that is wrong.

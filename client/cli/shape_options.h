@@ -54,6 +54,10 @@ struct CostOptions {
 inline constexpr double kTokenNs = 176;
 inline constexpr double kTrainingTokenNs = 3 * kTokenNs;
 
+// Numbers or percentages separated by commas; none in an empty text. errors: InvalidArgument,
+// naming the flag.
+absl::StatusOr<std::vector<double>> ParseNumbers(const char* flag, const std::string& text);
+
 // errors: InvalidArgument, naming the flag, and the policy where that does not take it.
 absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& options);
 // The options of a policy that the flags set.

@@ -30,6 +30,16 @@ TEST(CommandTreeTest, AfterSomeWordsComeCommandsThenFlagsAndTheirChoices) {
   EXPECT_EQ(next.words.back(), Words::value_type("--loud", "With noise"));
 }
 
+TEST(CommandTreeTest, EachOfSeveralValuesFollowsItsFlag) {
+  CommandTree tree("tool", "Does things.");
+  std::vector<std::string> files;
+  Flags get = tree.root().AddCommand("get", "Things", &Nothing);
+  get.Texts("--file", "FILE", files, "Sources");
+  EXPECT_EQ(tree.ProblemWith({"b", "--file", "a", "--file", "get"}), "");
+  EXPECT_EQ(files, (std::vector<std::string>{"a", "b"}));
+  EXPECT_NE(tree.ProblemWith({"b", "a", "--file", "get"}), "");
+}
+
 TEST(CommandTreeTest, PlaceholdersAreNoChoices) {
   CommandTree tree("tool", "Does things.");
   std::string text;

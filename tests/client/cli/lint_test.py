@@ -93,6 +93,15 @@ class LintTest(command.CommandTest):
         self.assert_clean(self.lint(GOOD))
         self.assert_clean(self.lint(dict(GOOD, replica_share=SHARES, slots_per_gpu=[2, 2], note="x")))
 
+    def test_several_loads_are_compared_and_their_balancedness_is_printed(self):
+        loads = [self.write(f"{name}.json", json.dumps(rows)) for name, rows in
+                 (("chat", [[4, 4, 4], [1, 2, 1]]), ("code", [[2, 9, 1], [1, 1, 2]]), ("odd", [[1, 2]]))]
+        good = self.lint(GOOD, "--load", loads[0], "--load", loads[1])
+        self.assert_clean(good)
+        self.assertRegex(good.stderr, rf"balancedness [01]\.\d{{4}} under {loads[0]}; balancedness 0\.\d{{4}} under {loads[1]}\n")
+        self.assertNotIn("balancedness", self.lint(GOOD, "--load", loads[0]).stderr)
+        self.assert_broken(self.lint(GOOD, "--load", loads[0], "--load", loads[2]), [f"the load in {loads[2]} has 1"])
+
     def test_each_rule_is_told(self):
         self.assertGreaterEqual(len(BROKEN), 30)
         for name, (placement, words) in BROKEN.items():
