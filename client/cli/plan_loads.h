@@ -36,8 +36,7 @@ struct PlannedLoads {
   std::vector<Scenario> scenarios = {};  // empty for one load
   std::vector<std::string> names = {};   // [scenarios]
   ScenarioObjective objective = ScenarioObjective::kMean;
-  std::optional<ScenarioChoice> choice =
-      {};  // how windows of a trace were chosen; absent for files
+  std::optional<ScenarioChoice> choice = {};  // absent unless windows of a trace were chosen
 };
 
 // Checks the flags without the files. errors: InvalidArgument, naming the flag.
