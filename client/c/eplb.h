@@ -58,7 +58,7 @@ extern "C" {
 #endif
 
 /* Every addition raises this number. A change that breaks programs makes a new SOVERSION. */
-#define EPLB_ABI_VERSION 6
+#define EPLB_ABI_VERSION 7
 
 /* Returns the EPLB_ABI_VERSION of the loaded library. A library whose number is at least
  * EPLB_ABI_VERSION has everything in this header. */

@@ -26,6 +26,11 @@ typedef enum eplb_effort {
   EPLB_EFFORT_FAST = 1,
   EPLB_EFFORT_THOROUGH = 2
 } eplb_effort;
+/* Figure of a layer that a placement for several loads minimizes. */
+typedef enum eplb_objective {
+  EPLB_OBJECTIVE_MEAN = 0, /* weighted mean over the loads of largest / mean GPU load */
+  EPLB_OBJECTIVE_WORST = 1 /* the largest of these */
+} eplb_objective;
 
 typedef struct eplb_rebalance_options {
   size_t struct_size;
@@ -78,6 +83,14 @@ EPLB_API int32_t eplb_plan_from_counts(const eplb_plan_options* options, const i
 /* Plans a placement for estimated loads [L, E], such as an average. */
 EPLB_API int32_t eplb_plan_from_estimates(const eplb_plan_options* options, const double* load,
                                           eplb_plan** plan) EPLB_NOEXCEPT;
+/* Plans one placement for several estimated loads [num_loads, L, E], such as those of prefill and
+ * decode; each layer of a load counts as if scaled to the same sum. A layer is at least as balanced
+ * under any mixture of such scaled loads as under the worst of them. num_loads: 1..64; one load is
+ * planned as in eplb_plan_from_estimates. weights: [num_loads], above 0; NULL: all 1. objective:
+ * eplb_objective. "deepseek" rejects two or more loads. */
+EPLB_API int32_t eplb_plan_from_scenarios(const eplb_plan_options* options, int32_t num_loads,
+                                          const double* loads, const double* weights,
+                                          int32_t objective, eplb_plan** plan) EPLB_NOEXCEPT;
 
 typedef struct eplb_plan_sizes {
   size_t struct_size;
@@ -95,10 +108,15 @@ EPLB_API int32_t eplb_plan_copy_maps(const eplb_plan* plan, int64_t* physical_to
                                      int64_t* logical_to_physical_map,
                                      int64_t* logical_count) EPLB_NOEXCEPT;
 /* Copies figures under the load that was planned for, [L] each; NULL skips one. balancedness: mean
- * / max GPU load, 1 is best, NaN for a layer without load; max_gpu_load: that maximum.
+ * / max GPU load, 1 is best, NaN for a layer without load; max_gpu_load: that maximum. With two or
+ * more loads the figures are those of their mean, each layer of a load scaled to a sum of 1.
  * FailedPrecondition if the load was not valid (negative, not finite). */
 EPLB_API int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
                                         double* max_gpu_load) EPLB_NOEXCEPT;
+/* Copies the balancedness under each load of eplb_plan_from_scenarios, [num_loads, L].
+ * FailedPrecondition for a plan that was made otherwise. */
+EPLB_API int32_t eplb_plan_copy_scenario_figures(const eplb_plan* plan,
+                                                 double* balancedness) EPLB_NOEXCEPT;
 EPLB_API void eplb_plan_destroy(eplb_plan* plan) EPLB_NOEXCEPT;
 
 /* Makes a plan of an existing placement: `previous`, and `previous_replicas` if given, of the shape

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <iterator>
 #include <memory>
+#include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -17,6 +19,7 @@
 #include "placement/load.h"
 #include "placement/policies/deepseek_policy.h"
 #include "placement/policies/registry.h"
+#include "placement/scenarios.h"
 
 #include <Eigen/Core>
 
@@ -32,11 +35,12 @@ absl::StatusOr<Value> ReadChoice(const char* option, int32_t number,
   return InvalidInput(option, ": ", number, ", expected 0..", kCount - 1);
 }
 
-// Values in the order of eplb_tie_break, eplb_hierarchy and eplb_effort.
+// Values in the order of eplb_tie_break, eplb_hierarchy, eplb_effort and eplb_objective.
 constexpr TieBreak kTieBreaks[] = {TieBreak::kStable, TieBreak::kCompat};
 constexpr std::optional<Hierarchy> kHierarchies[] = {std::nullopt, Hierarchy::kStrict,
                                                      Hierarchy::kSoft, Hierarchy::kNone};
 constexpr Effort kEfforts[] = {Effort::kDefault, Effort::kFast, Effort::kThorough};
+constexpr ScenarioObjective kObjectives[] = {ScenarioObjective::kMean, ScenarioObjective::kWorst};
 
 absl::StatusOr<TieBreak> ReadTieBreak(int32_t number) {
   return ReadChoice("tie_break", number, kTieBreaks);
@@ -161,7 +165,7 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
   EPLB_ASSIGN_OR_RETURN(
       Placement placement,
       Placement::FromSlotsAndRanks(topology, maps.physical_to_logical, maps.replica_rank));
-  auto plan = std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::nullopt});
+  auto plan = std::make_unique<eplb_plan>(eplb_plan{std::move(placement), {}, {}});
   const absl::StatusOr<Load> load = Load::FromEstimates(weights.cast<double>());
   if (load.ok()) {
     EPLB_ASSIGN_OR_RETURN(plan->evaluation, Evaluate(*load, plan->placement));
@@ -169,9 +173,12 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> Rebalance(const eplb_rebalance_option
   return plan;
 }
 
-// errors: InvalidArgument for shapes, values out of range and input that the policy rejects.
+// load: the only load, or the mean of the scenarios. errors: InvalidArgument for shapes, values out
+// of range and input that the policy rejects.
 absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& options,
-                                                     const Load& load) {
+                                                     const Load& load,
+                                                     std::span<const Scenario> scenarios = {},
+                                                     ScenarioObjective objective = {}) {
   const NamedPolicy named(options.policy == nullptr ? kDefaultPolicyName : options.policy);
   if (named.chooses) {
     return InvalidInput("policy ", named.name,
@@ -197,9 +204,43 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> SolvePlan(const eplb_plan_options& op
       SolveAligned(*policy, {.load = load,
                              .topology = topology,
                              .previous = previous.has_value() ? &*previous : nullptr,
-                             .speeds = speeds}));
+                             .speeds = speeds,
+                             .scenarios = scenarios,
+                             .objective = objective}));
   EPLB_ASSIGN_OR_RETURN(Evaluation evaluation, Evaluate(load, placement, {.speeds = speeds}));
-  return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::move(evaluation)});
+  std::vector<Evaluation> each;
+  for (const Scenario& scenario : scenarios) {
+    EPLB_ASSIGN_OR_RETURN(Evaluation one, Evaluate(scenario.load, placement, {.speeds = speeds}));
+    each.push_back(std::move(one));
+  }
+  return std::make_unique<eplb_plan>(
+      eplb_plan{std::move(placement), std::move(evaluation), std::move(each)});
+}
+
+// loads: [num_loads, L, E]. weights: [num_loads], or NULL.
+absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromScenarios(const eplb_plan_options& options,
+                                                             int32_t num_loads, const double* loads,
+                                                             const double* weights,
+                                                             int32_t objective) {
+  EPLB_RETURN_IF_ERROR(CheckCells("loads", loads, options));
+  EPLB_ASSIGN_OR_RETURN(const ScenarioObjective read,
+                        ReadChoice("objective", objective, kObjectives));
+  if (num_loads < 1 || num_loads > static_cast<int32_t>(kMaxScenarios)) {
+    return InvalidInput("num_loads is ", num_loads, ", expected 1..", kMaxScenarios);
+  }
+  std::vector<Scenario> scenarios;
+  for (int32_t k = 0; k < num_loads; ++k) {
+    const Eigen::Map<const RealMatrix> cells(loads, options.num_layers, options.num_experts);
+    absl::StatusOr<Load> load = Load::FromEstimates(cells);
+    if (!load.ok()) {
+      return InvalidInput("scenario ", k, ": ", std::string(load.status().message()));
+    }
+    scenarios.push_back({*std::move(load), weights == nullptr ? 1 : weights[k]});
+    loads += cells.size();
+  }
+  EPLB_RETURN_IF_ERROR(CheckScenarios(scenarios));
+  const Load load = num_loads == 1 ? scenarios.front().load : MeanOfScenarios(scenarios);
+  return SolvePlan(options, load, scenarios, read);
 }
 
 // Makes a plan of the placement `previous`.
@@ -207,7 +248,7 @@ absl::StatusOr<std::unique_ptr<eplb_plan>> PlanFromMaps(const eplb_plan_options&
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make(ShapeOf(options)));
   if (options.previous == nullptr) return InvalidInput("previous is NULL");
   EPLB_ASSIGN_OR_RETURN(Placement placement, ReadPrevious(options, topology));
-  return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), std::nullopt});
+  return std::make_unique<eplb_plan>(eplb_plan{std::move(placement), {}, {}});
 }
 
 // make_load: (Matrix) -> StatusOr<Load>.
@@ -221,6 +262,12 @@ int32_t MakePlan(const eplb_plan_options* pointer, const Cell* cells, const Make
                                                cells, options.num_layers, options.num_experts)));
     return SolvePlan(options, load);
   });
+}
+
+// figures: [L], NaN for a layer without load. Returns the end of the copy.
+double* CopyBalancedness(const Evaluation& evaluation, double* figures) {
+  return std::transform(evaluation.balancedness.begin(), evaluation.balancedness.end(), figures,
+                        [](const auto& figure) { return figure.value_or(kNoFigure); });
 }
 
 void CopyMap(const IndexMatrix& map, int64_t* cells) {
@@ -250,6 +297,15 @@ int32_t eplb_plan_from_counts(const eplb_plan_options* options, const int64_t* c
 int32_t eplb_plan_from_estimates(const eplb_plan_options* options, const double* load,
                                  eplb_plan** plan) noexcept {
   return eplb::c::MakePlan<eplb::RealMatrix>(options, load, eplb::Load::FromEstimates, plan);
+}
+
+int32_t eplb_plan_from_scenarios(const eplb_plan_options* options, int32_t num_loads,
+                                 const double* loads, const double* weights, int32_t objective,
+                                 eplb_plan** plan) noexcept {
+  return eplb::c::GivePlan(plan, [&]() -> absl::StatusOr<std::unique_ptr<eplb_plan>> {
+    EPLB_ASSIGN_OR_RETURN(const eplb_plan_options read, eplb::c::ReadPlanOptions(options));
+    return eplb::c::PlanFromScenarios(read, num_loads, loads, weights, objective);
+  });
 }
 
 int32_t eplb_plan_from_maps(const eplb_plan_options* options, eplb_plan** plan) noexcept {
@@ -297,12 +353,23 @@ int32_t eplb_plan_copy_figures(const eplb_plan* plan, double* balancedness,
           "negative or not finite");
     }
     const eplb::Evaluation& figures = *plan->evaluation;
-    if (balancedness != nullptr) {
-      std::transform(figures.balancedness.begin(), figures.balancedness.end(), balancedness,
-                     [](const auto& figure) { return figure.value_or(eplb::c::kNoFigure); });
-    }
+    if (balancedness != nullptr) eplb::c::CopyBalancedness(figures, balancedness);
     if (max_gpu_load != nullptr) {
       std::copy(figures.max_gpu_load.begin(), figures.max_gpu_load.end(), max_gpu_load);
+    }
+    return absl::OkStatus();
+  });
+}
+
+int32_t eplb_plan_copy_scenario_figures(const eplb_plan* plan, double* balancedness) noexcept {
+  return eplb::c::CatchAll([&]() -> absl::Status {
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("plan", plan));
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckNotNull("balancedness", balancedness));
+    if (plan->scenarios.empty()) {
+      return eplb::FailedPrecondition("the plan was not made by eplb_plan_from_scenarios");
+    }
+    for (const eplb::Evaluation& each : plan->scenarios) {
+      balancedness = eplb::c::CopyBalancedness(each, balancedness);
     }
     return absl::OkStatus();
   });

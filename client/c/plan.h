@@ -2,6 +2,7 @@
 #pragma once
 
 #include <optional>
+#include <vector>
 
 #include "placement/evaluate.h"
 #include "placement/placement.h"
@@ -12,6 +13,7 @@
 struct eplb_plan {
   eplb::Placement placement;
   std::optional<eplb::Evaluation> evaluation;  // absent if the input was no load
+  std::vector<eplb::Evaluation> scenarios;     // [K]; empty if not made from scenarios
 };
 
 namespace eplb::c {

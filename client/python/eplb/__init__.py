@@ -4,7 +4,7 @@ Client: connect, register, record, step_boundary, close. torch_all_gather, Store
 Client.split, split and Splitter: how many of an expert's tokens each of its slots takes, for the batch at hand.
 Beside it: eplb.placement (placements without a daemon), eplb.checkpoint (experts in logical order, for any placement),
 eplb.check (forgotten tensors), eplb.traces (with PyTorch's profiler), eplb.torch (PyTorch trainers), eplb.vllm and
-eplb.sglang (placements inside serving engines), and python -m eplb.convert.
+eplb.sglang (placements inside serving engines), eplb.profiles (loads of several workloads), and python -m eplb.convert.
 """
 
 import importlib
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # __getattr__ loads them when they are asked for
     from eplb.views import Boundary, DeviceTable, DeviceTables, PlacementView, Stats
 
 __version__ = "0.1.0"
-_MODULES = ("all_gather", "check", "checkpoint", "client", "convert", "errors", "options", "placement", "sglang", "splits", "torch", "traces",
+_MODULES = ("all_gather", "check", "checkpoint", "client", "convert", "errors", "options", "placement", "profiles", "sglang", "splits", "torch", "traces",
             "views", "vllm")
 # The modules of the names below; errors has the others.
 _HOMES = {"Client": "client", "StoreAllGather": "all_gather", "torch_all_gather": "all_gather", "Options": "options", "Split": "splits",

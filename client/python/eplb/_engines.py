@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import functools
+import logging
+import os
 from dataclasses import dataclass
-from typing import Any, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
 
 from eplb import _rows, placement
+from eplb import profiles as profile_files
 from eplb._arguments import choice, integer, integers, numbers
 from eplb.errors import InvalidArgument
 
@@ -31,9 +35,25 @@ class Request:
     incumbent: Any = None
 
 
-def checked(policy: Any, effort: Any) -> Tuple[str, str]:
-    """errors: InvalidArgument for a policy or an effort that there is not."""
-    return choice("policy", policy, POLICIES), choice("effort", effort, EFFORTS)
+@dataclass(frozen=True)
+class Settings:
+    """How to plan. profiles: loads to plan for beside the one that the engine measured."""
+
+    policy: str
+    effort: str
+    profiles: Optional[profile_files.Profiles] = None
+
+
+def checked(policy: Any, effort: Any, profiles: Any = None) -> Settings:
+    """profiles: path of a file, or None for that in the environment's EPLB_PROFILES. errors: InvalidArgument for a policy or an
+    effort that there is not, and for profiles that cannot be read or that the policy cannot plan for."""
+    settings = Settings(choice("policy", policy, POLICIES), choice("effort", effort, EFFORTS))
+    path = profiles or os.environ.get("EPLB_PROFILES")
+    if not path:
+        return settings
+    if policy == "deepseek":
+        raise InvalidArgument(f"{path}: policy deepseek plans for one load; use incremental or balanced with profiles")
+    return Settings(settings.policy, settings.effort, profile_files.read(path))
 
 
 def counts_from(name: str, load: Any) -> np.ndarray:
@@ -44,11 +64,12 @@ def counts_from(name: str, load: Any) -> np.ndarray:
     return integers(name, cells, "[layers, experts]") if cells.dtype.kind in "iu" else cells.astype(np.float64)
 
 
-def plan_for(name: str, load: np.ndarray, request: Request, policy: str, effort: str) -> np.ndarray:
-    """Returns a placement [layers, slots] that obeys the constraints of the engine's own algorithm. On each layer it is at most
-    as uneven as DeepSeek's.
+def plan_for(name: str, load: np.ndarray, request: Request, settings: Settings) -> np.ndarray:
+    """Returns a placement [layers, slots] that obeys the constraints of the engine's own algorithm. Without profiles it is on
+    each layer at most as uneven as DeepSeek's.
 
-    name: of the load, for messages. load: [layers, experts]. policy: "incremental" without an incumbent is "balanced".
+    name: of the load, for messages. load: [layers, experts]. settings: policy "incremental" without an incumbent is "balanced";
+        profiles of another shape than the load are logged once and not used.
     errors: InvalidArgument with one line. cost: as eplb.placement.plan with allow_duplicates, which DeepSeek's algorithm
         uses too. Equal input gives an equal placement in every process.
     """
@@ -63,14 +84,27 @@ def plan_for(name: str, load: np.ndarray, request: Request, policy: str, effort:
         raise InvalidArgument(f"{request.num_slots} physical experts on {request.num_gpus} ranks: expected as many on every "
                               f"rank")
     groups, nodes = (request.num_groups, request.num_nodes) if request.hierarchical else (1, 1)
-    if policy == "deepseek":
+    if settings.policy == "deepseek":
         return placement.rebalance_experts(load, request.num_slots, groups, nodes, request.num_gpus)[0]
     incumbent = _usable(request.incumbent, load.shape, request.num_slots)
-    if policy == "incremental" and incumbent is None:
-        policy = "balanced"
-    return placement.plan(load, num_slots=request.num_slots, num_gpus=request.num_gpus, num_nodes=nodes, num_groups=groups,
-                          hierarchy="strict" if request.hierarchical else "none", policy=policy, effort=effort,
-                          previous=incumbent, allow_duplicates=True).physical_to_logical_map
+    policy = "balanced" if incumbent is None else settings.policy
+    return placement.plan(**_loads(name, load, settings.profiles), num_slots=request.num_slots, num_gpus=request.num_gpus,
+                          num_nodes=nodes, num_groups=groups, hierarchy="strict" if request.hierarchical else "none",
+                          policy=policy, effort=settings.effort, previous=incumbent,
+                          allow_duplicates=True).physical_to_logical_map
+
+
+def _loads(name: str, load: np.ndarray, profiles: Optional[profile_files.Profiles]) -> Dict[str, Any]:
+    """Returns arguments of placement.plan: the measured load, or the profiles with it."""
+    if profiles is not None and profiles.loads.shape[1:] != load.shape:
+        _warn_once(f"{profiles.source} is not used: its loads have shape {list(profiles.loads.shape[1:])}, {name} has "
+                   f"{list(load.shape)}")
+        profiles = None
+    if profiles is None:
+        return {"load": load}
+    if profiles.measured_weight == 0 or not load.any():
+        return {"loads": profiles.loads, "weights": profiles.weights}
+    return {"loads": [*profiles.loads, load], "weights": [*profiles.weights, profiles.measured_weight]}
 
 
 def tensors_of(slots: np.ndarray, device: Any) -> Tuple[Any, Any, Any]:
@@ -111,6 +145,11 @@ def counts_of_request(**given: Any) -> Tuple[int, ...]:
         if value < 1:
             raise InvalidArgument(f"{name} is {value}, expected at least 1")
     return tuple(found.values())
+
+
+@functools.lru_cache(maxsize=64)
+def _warn_once(message: str) -> None:
+    logging.getLogger("eplb").warning("%s", message)
 
 
 def _usable(incumbent: Any, shape: Tuple[int, ...], num_slots: int) -> Optional[np.ndarray]:

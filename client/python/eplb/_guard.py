@@ -47,11 +47,11 @@ class Guard:
     function for the whole run. threads: safe; calls wait for each other, each for a bounded time (Agreement).
     """
 
-    def __init__(self, engine: Engine, policy: Any, effort: Any, timeout: Any) -> None:
+    def __init__(self, engine: Engine, settings: _engines.Settings, timeout: Any) -> None:
         """Checks the library and the parameters of `engine.own`. A rank where a check fails logs it, and takes part in the
         agreement without planning. errors: InvalidArgument for a setting."""
         self._engine, self.own = engine, engine.own
-        self._policy, self._effort = _engines.checked(policy, effort)
+        self._settings = settings
         self._timeout = real("timeout", timeout)
         if not 0 < self._timeout < float("inf"):
             raise InvalidArgument(f"timeout is {self._timeout:g}, expected seconds above 0")
@@ -144,7 +144,7 @@ class Guard:
         if not load.any():
             return None
         request = dataclasses.replace(request, incumbent=self._engine.incumbent(arguments))
-        return _engines.plan_for(self._engine.known[0][0], load, request, self._policy, self._effort)
+        return _engines.plan_for(self._engine.known[0][0], load, request, self._settings)
 
     def _read(self, answer: bytes, arguments: Dict[str, Any]) -> np.ndarray:
         """Returns the placement that rank 0 published. errors: FailedPrecondition if this rank was asked for another shape."""

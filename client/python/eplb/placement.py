@@ -23,6 +23,7 @@ from eplb.errors import InvalidArgument
 _TIES = ("stable", "compat")
 _HIERARCHIES = ("default", "strict", "soft", "none")
 _EFFORTS = ("default", "fast", "thorough")
+_OBJECTIVES = ("mean", "worst")
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,7 +33,8 @@ class Plan(ArrayRecord):
     physical_to_logical_map: [layers, slots], the expert in each slot; -1 in an unused slot. logical_to_physical_map: [layers,
     experts, X], -1 padded, slots of an expert, its primary first. logical_replica_count: [layers, experts].
     balancedness: float64 [layers], mean / max load of a GPU; 1 is best; nan without load. max_gpu_load: float64 [layers].
-    num_gpus, num_nodes: those of the options.
+    num_gpus, num_nodes: those of the options. scenarios: float64 [loads, layers], the balancedness under each of `loads`, None
+    without them. For two or more the other figures are those of their mean, in which each layer of a load has a sum of 1.
     """
 
     physical_to_logical_map: np.ndarray
@@ -42,6 +44,7 @@ class Plan(ArrayRecord):
     max_gpu_load: np.ndarray
     num_gpus: Optional[int] = None
     num_nodes: int = 1
+    scenarios: Optional[np.ndarray] = None
 
     def __repr__(self) -> str:
         layers, experts = self.logical_replica_count.shape
@@ -52,6 +55,9 @@ class Plan(ArrayRecord):
     def _balancedness_text(self) -> str:
         if np.isnan(self.balancedness).all():
             return "no load"
+        if self.scenarios is not None:
+            lowest = float(np.nanmean(self.scenarios, axis=1).min())
+            return f"balancedness {lowest:.4f} under the worst of {counted(len(self.scenarios), 'load')}"
         worst = int(np.nanargmin(self.balancedness))
         return (f"balancedness {float(np.nanmean(self.balancedness)):.4f} "
                 f"(worst layer {worst}: {float(self.balancedness[worst]):.4f})")
@@ -109,39 +115,80 @@ def rebalance_experts(weight: Any, num_replicas: int, num_groups: int, num_nodes
     return maps
 
 
-def plan(load: Any, **options: Any) -> Plan:
-    """A policy's placement for a load. options: the fields of PlanOptions.
+def plan(load: Any = None, *, loads: Any = None, weights: Any = None, objective: str = "mean", **options: Any) -> Plan:
+    """A policy's placement for a load, or one placement for several loads. options: the fields of PlanOptions.
 
     load: [layers, experts], tokens of each: integers are counts, floats estimates; array, torch tensor or lists.
+    loads: in place of `load`, up to 64 such loads of one shape, as of prefill and decode. Each layer of a load counts as if
+        scaled to the same sum. Under any mixture of these a layer is at least as balanced as under the worst of them.
+        "deepseek" refuses them.
+    weights: of the loads, above 0; default: all equal. objective: what is minimized, of largest / mean GPU load over the
+        loads: the "mean", by weight, or the "worst".
     errors: InvalidArgument naming what cannot be planned.
     """
-    return plan_with(load, _options(options))
+    return plan_with(load, _options(options), loads=loads, weights=weights, objective=objective)
 
 
-def plan_with(load: Any, options: PlanOptions) -> Plan:
-    """Overload of plan with the options in one object."""
+def plan_with(load: Any, options: PlanOptions, *, loads: Any = None, weights: Any = None, objective: str = "mean") -> Plan:
+    """Overload of plan with the options in one object. With loads, `load` is None."""
+    chosen = _index("objective", objective, _OBJECTIVES)
+    if loads is not None:
+        if load is not None:
+            raise InvalidArgument("load and loads are given, expected one of them")
+        stacked = _stacked(loads)
+        shares = np.ascontiguousarray(np.ones(len(stacked)) if weights is None else numbers("weights", weights, "iuf"), np.float64)
+        _expect_shape("weights", shares, stacked.shape[:1])
+        return _solve(stacked.shape[1:], options, "eplb_plan_from_scenarios", len(stacked), _pointer(stacked, c_double),
+                      _pointer(shares, c_double), chosen, num_loads=len(stacked))
+    if weights is not None:
+        raise InvalidArgument("weights: given without loads")
     given = numbers("load", load, "iuf")
     counts = np.issubdtype(given.dtype, np.integer)
     cells = integers("load", given, "[layers, experts]") if counts else _rounded(given, np.float64)
     _expect_load("load", cells, "tokens: finite and at least 0")
+    if counts:
+        return _solve(cells.shape, options, "eplb_plan_from_counts", _pointer(cells, c_int64))
+    return _solve(cells.shape, options, "eplb_plan_from_estimates", _pointer(cells, c_double))
+
+
+def _stacked(loads: Any) -> np.ndarray:
+    """float64 [loads, layers, experts], contiguous. errors: InvalidArgument naming the load by its index."""
+    try:
+        given = list(loads)
+    except TypeError:
+        raise InvalidArgument(f"loads: {type(loads).__name__}, expected loads [layers, experts]") from None
+    cells = [_rounded(numbers(f"loads[{index}]", each, "iuf"), np.float64) for index, each in enumerate(given)]
+    for index, each in enumerate(cells):
+        _expect_load(f"loads[{index}]", each, "tokens: finite and at least 0")
+        _expect_shape(f"loads[{index}]", each, cells[0].shape)
+    if not cells:
+        raise InvalidArgument("loads: none, expected 1..64")
+    return np.stack(cells)
+
+
+def _solve(shape: Tuple[int, ...], options: PlanOptions, function: str, *given: Any, num_loads: int = 0) -> Plan:
+    """Calls a function of the library that plans, with `given` between its options and its result. num_loads: number of
+    scenarios, for their figures."""
     library = _library.load()
     struct = structs.PlanOptions()
     _library.check(library.eplb_plan_options_init(ctypes.byref(struct), ctypes.sizeof(struct)))
-    struct.num_layers, struct.num_experts = cells.shape
+    struct.num_layers, struct.num_experts = shape
     kept = _fill(struct, options)
-    make = library.eplb_plan_from_counts if counts else library.eplb_plan_from_estimates
     handle = ctypes.c_void_p()
-    _library.check(make(ctypes.byref(struct), _pointer(cells, c_int64 if counts else c_double), ctypes.byref(handle)))
+    _library.check(getattr(library, function)(ctypes.byref(struct), *given, ctypes.byref(handle)))
     del kept  # the arrays that the struct points to
+    scenarios = np.empty((num_loads, shape[0])) if num_loads else None
     try:
-        figures = np.empty((2, cells.shape[0]))
+        figures = np.empty((2, shape[0]))
         _library.check(library.eplb_plan_copy_figures(handle, _pointer(figures[0], c_double),
                                                       _pointer(figures[1], c_double)))
+        if scenarios is not None:
+            _library.check(library.eplb_plan_copy_scenario_figures(handle, _pointer(scenarios, c_double)))
     except Exception:
         library.eplb_plan_destroy(handle)
         raise
     return Plan(*_take_maps(handle), balancedness=figures[0], max_gpu_load=figures[1], num_gpus=struct.num_gpus,
-                num_nodes=struct.num_nodes)
+                num_nodes=struct.num_nodes, scenarios=scenarios)
 
 
 def _rounded(given: np.ndarray, kind: Any) -> np.ndarray:

@@ -43,26 +43,29 @@ def rebalance_experts(tokens_per_expert: Any, num_physical_experts: int, num_loc
     return make_hook()(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes, algorithm)
 
 
-def make_hook(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None) -> Hook:
+def make_hook(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None,
+              profiles: Any = None) -> Hook:
     """Returns rebalance_experts with these settings. It plans in its own process and raises.
 
     policy: "incremental", "balanced" or "deepseek". effort: "default", "fast" or "thorough". incumbent: returns the current
-        placement, [layers, num_physical_experts], or None; without one "incremental" is "balanced". errors: InvalidArgument.
+        placement, [layers, num_physical_experts], or None; without one "incremental" is "balanced". profiles: path of a file of
+        eplb.profiles, whose loads the placement serves as well; default: EPLB_PROFILES of the environment.
+    errors: InvalidArgument, also for such a file.
     """
-    policy, effort = _engines.checked(policy, effort)
+    settings = _engines.checked(policy, effort, profiles)
 
     def hook(tokens_per_expert: Any, num_physical_experts: int, num_local_physical_experts: int, num_groups: Optional[int],
              num_nodes: int, algorithm: Any) -> Tuple[Any, Any, Any]:
         load, request = _request(tokens_per_expert, num_physical_experts, num_local_physical_experts, num_groups, num_nodes,
                                  algorithm, None if incumbent is None else incumbent())
-        slots = _engines.plan_for("tokens_per_expert", load, request, policy, effort)
+        slots = _engines.plan_for("tokens_per_expert", load, request, settings)
         return _engines.tensors_of(slots, _engines.device_of(tokens_per_expert))
 
     return hook
 
 
 def register(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None,
-             timeout: float = 20.0) -> Hook:
+             timeout: float = 20.0, profiles: Any = None) -> Hook:
     """Puts EPLB's hook in the place of SGLang's function, in this process. Every process must call it; a second call has no
     effect.
 
@@ -70,16 +73,16 @@ def register(policy: str = "incremental", effort: str = "default", incumbent: Op
     placement. If a process has not called register, all ranks use SGLang's own function. So do SGLang's elasticity_aware
     algorithms, which avoid dead ranks (docs/serving-engines.md).
 
-    policy, effort: of make_hook. incumbent: returns the current placement; default: SGLang's global metadata. timeout: seconds
-        that ranks wait for each other in one step of an agreement; a request takes at most 8 of them.
+    policy, effort, profiles: of make_hook. incumbent: returns the current placement; default: SGLang's global metadata.
+    timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at most 8 of them.
     returns: the function in place. errors: FailedPrecondition if no SGLang with a load balancer can be imported;
     InvalidArgument.
     """
-    algorithms = _algorithms()
+    settings, algorithms = _engines.checked(policy, effort, profiles), _algorithms()
     own = getattr(algorithms.rebalance_experts, "_eplb_own", algorithms.rebalance_experts)
     location = algorithms.__name__.rpartition(".")[0] + ".expert_location"
     guard = Guard(Engine("SGLang", own, _KNOWN, _request, lambda _: (incumbent or (lambda: _current(location)))(), _answer,
-                         _group), policy, effort, timeout)
+                         _group), settings, timeout)
 
     def hook(*given: Any, **named: Any) -> Tuple[Any, Any, Any]:
         algorithm = named.get("algorithm", given[-1] if given else None)

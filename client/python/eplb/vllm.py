@@ -19,6 +19,7 @@ from eplb import _engines
 from eplb._arguments import choice
 from eplb._guard import Engine, Guard
 from eplb.errors import FailedPrecondition, Unimplemented
+from eplb.profiles import Profiles
 
 _RETURNS = ("maps", "map")
 _STATE = "vllm.distributed.eplb.eplb_state"
@@ -34,12 +35,13 @@ class EplbPolicy:
     process and raises; register puts a class in vLLM's list that does not.
 
     policy: "incremental", "balanced" or "deepseek" (docs/serving-engines.md). effort, of "balanced": "default", "fast" or
-        "thorough". returns: result of rebalance_experts: "maps" or "map".
+        "thorough". returns: result of rebalance_experts: "maps" or "map". profiles: of make_policy.
     """
 
     policy: str = "incremental"
     effort: str = "default"
     returns: str = "maps"
+    profiles: Optional[Profiles] = None
 
     @classmethod
     def rebalance_experts(cls, weight: Any, num_replicas: int, num_groups: Optional[int], num_nodes: int, num_ranks: int,
@@ -55,7 +57,11 @@ class EplbPolicy:
         errors: eplb.InvalidArgument with one line. cost: 0.7 s for 58 layers of 256 experts on 288 slots with "balanced".
         """
         load, request = _request(weight, num_replicas, num_groups, num_nodes, num_ranks, old_global_expert_indices)
-        return cls._answer(_engines.plan_for("weight", load, request, cls.policy, cls.effort), {"weight": weight})
+        return cls._answer(_engines.plan_for("weight", load, request, cls._settings()), {"weight": weight})
+
+    @classmethod
+    def _settings(cls) -> _engines.Settings:
+        return _engines.Settings(cls.policy, cls.effort, cls.profiles)
 
     @classmethod
     def _answer(cls, slots: np.ndarray, arguments: Dict[str, Any]) -> Union[Any, Tuple[Any, Any, Any]]:
@@ -64,15 +70,20 @@ class EplbPolicy:
         return _engines.tensors_of(slots, _engines.device_of(arguments.get("weight")))
 
 
-def make_policy(policy: str = "incremental", effort: str = "default", returns: str = "maps") -> Type[EplbPolicy]:
-    """Returns an EplbPolicy with these settings, which plans in its own process and raises. errors: InvalidArgument."""
-    policy, effort = _engines.checked(policy, effort)
-    return type("EplbPolicy", (EplbPolicy,), {"policy": policy, "effort": effort,
+def make_policy(policy: str = "incremental", effort: str = "default", returns: str = "maps",
+                profiles: Any = None) -> Type[EplbPolicy]:
+    """Returns an EplbPolicy with these settings, which plans in its own process and raises.
+
+    profiles: path of a file of eplb.profiles, whose loads the placement serves as well; default: EPLB_PROFILES of the
+        environment. errors: InvalidArgument, also for such a file.
+    """
+    settings = _engines.checked(policy, effort, profiles)
+    return type("EplbPolicy", (EplbPolicy,), {**vars(settings),
                                               "returns": choice("returns", returns, _RETURNS), "__module__": __name__})
 
 
 def register(policy: str = "incremental", effort: str = "default", name: str = "default", returns: Optional[str] = None,
-             timeout: float = 20.0) -> Type[EplbPolicy]:
+             timeout: float = 20.0, profiles: Any = None) -> Type[EplbPolicy]:
     """Puts EPLB's policy in the place of one of vLLM's, in this process. Every worker must call it; a second call has no
     effect.
 
@@ -81,7 +92,7 @@ def register(policy: str = "incremental", effort: str = "default", name: str = "
 
     name: vLLM's policy that is replaced. returns: result that this vLLM expects, "maps" or "map"; default: by the annotation
         of the replaced policy. timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at
-        most 8 of them, which must be less than the engine's own time-outs.
+        most 8 of them, which must be less than the engine's own time-outs. profiles: of make_policy.
     returns: the class. A vLLM without policies gets its function rebalance_experts replaced. errors: FailedPrecondition if no
     vLLM with a load balancer can be imported, and for an unknown name; Unimplemented for a policy
         class with other abstract methods; InvalidArgument for a setting.
@@ -91,35 +102,36 @@ def register(policy: str = "incremental", effort: str = "default", name: str = "
     except ModuleNotFoundError as error:
         if error.name != _POLICIES:
             raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
-        return _replace_function(policy, effort, returns, timeout)
+        return _replace_function(policy, effort, returns, timeout, profiles)
     if name not in policies.EPLB_POLICIES:
         raise FailedPrecondition(f"vLLM has no policy '{name}', it has {', '.join(sorted(policies.EPLB_POLICIES))}")
     asked = sorted(getattr(policies.AbstractEplbPolicy, "__abstractmethods__", ()))
     if asked != ["rebalance_experts"]:
         raise Unimplemented(f"vLLM's AbstractEplbPolicy asks for {', '.join(asked) or 'nothing'}: only rebalance_experts is "
                             f"known (docs/serving-engines.md)")
-    chosen = _guarded(policies.EPLB_POLICIES[name].rebalance_experts, policy, effort, returns, timeout)
+    chosen = _guarded(policies.EPLB_POLICIES[name].rebalance_experts, policy, effort, returns, timeout, profiles)
     policies.EPLB_POLICIES[name] = chosen
     return chosen
 
 
-def _replace_function(policy: str, effort: str, returns: Optional[str], timeout: float) -> Type[EplbPolicy]:
+def _replace_function(policy: str, effort: str, returns: Optional[str], timeout: float, profiles: Any) -> Type[EplbPolicy]:
     try:
         modules = [importlib.import_module(each) for each in (_ALGORITHM, _STATE)]
     except ModuleNotFoundError as error:
         raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
-    chosen = _guarded(modules[0].rebalance_experts, policy, effort, returns or "maps", timeout)
+    chosen = _guarded(modules[0].rebalance_experts, policy, effort, returns or "maps", timeout, profiles)
     for module in modules:
         module.rebalance_experts = chosen.rebalance_experts  # type: ignore[attr-defined]
     return chosen
 
 
-def _guarded(installed: Any, policy: str, effort: str, returns: Optional[str], timeout: float) -> Type[EplbPolicy]:
+def _guarded(installed: Any, policy: str, effort: str, returns: Optional[str], timeout: float,
+             profiles: Any) -> Type[EplbPolicy]:
     own: Callable[..., Any] = installed.own if isinstance(installed, Guard) else installed
-    chosen = make_policy(policy, effort, returns or _returns_of(own))
+    chosen = make_policy(policy, effort, returns or _returns_of(own), profiles)
     engine = Engine("vLLM", own, _KNOWN, _request, lambda arguments: arguments.get("old_global_expert_indices"),
                     chosen._answer, _group)
-    chosen.rebalance_experts = Guard(engine, policy, effort, timeout)  # type: ignore[method-assign]
+    chosen.rebalance_experts = Guard(engine, chosen._settings(), timeout)  # type: ignore[method-assign]
     return chosen
 
 

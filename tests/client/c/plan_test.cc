@@ -20,6 +20,7 @@ namespace eplb::c {
 
 namespace {
 
+using ::testing::DoubleNear;
 using ::testing::Each;
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
@@ -142,6 +143,93 @@ TEST(PlanTest, BalancedEvensOutAndSaysHowEven) {
   EXPECT_THAT(balancedness, Each(1.0));
   EXPECT_THAT(MapsOf(plan).counts, Each(1));
   EXPECT_EQ(eplb_plan_copy_maps(plan.get(), nullptr, nullptr, nullptr), EPLB_OK);
+}
+
+// Two loads that are each uneven where the other is even: pairs 0 1 | 2 3 and 0 2 | 1 3.
+constexpr double kScenarios[] = {90, 80, 10, 20, 90, 80, 10, 20, 90, 10, 80, 20, 9, 1, 8, 2};
+
+TEST(ScenariosTest, OnePlacementServesEveryLoad) {
+  const eplb_plan_options options = OptionsOf(4);
+  eplb_plan* raw = nullptr;
+  ASSERT_EQ(eplb_plan_from_scenarios(&options, 2, kScenarios, nullptr, EPLB_OBJECTIVE_WORST, &raw),
+            EPLB_OK)
+      << eplb_last_message();
+  const Plan plan(raw);
+  std::vector<double> each(4), mean(2), peak(2);
+  ASSERT_EQ(eplb_plan_copy_scenario_figures(plan.get(), each.data()), EPLB_OK);
+  // Experts 0 and 3 are together: 110 of 200 tokens on one GPU under both loads.
+  EXPECT_THAT(each, Each(DoubleNear(100.0 / 110, 1e-12)));
+  ASSERT_EQ(eplb_plan_copy_figures(plan.get(), mean.data(), peak.data()), EPLB_OK);
+  EXPECT_THAT(mean, Each(DoubleNear(100.0 / 110, 1e-12)));
+  EXPECT_THAT(peak, Each(DoubleNear(110.0 / 200, 1e-12)));
+}
+
+TEST(ScenariosTest, TheLoadWithMostWeightDecides) {
+  const eplb_plan_options options = OptionsOf(4);
+  for (const int heavy : {0, 1}) {
+    const double weights[] = {heavy == 0 ? 1000.0 : 1.0, heavy == 0 ? 1.0 : 1000.0};
+    eplb_plan* raw = nullptr;
+    ASSERT_EQ(
+        eplb_plan_from_scenarios(&options, 2, kScenarios, weights, EPLB_OBJECTIVE_MEAN, &raw),
+        EPLB_OK)
+        << eplb_last_message();
+    const Plan plan(raw);
+    std::vector<double> each(4);
+    ASSERT_EQ(eplb_plan_copy_scenario_figures(plan.get(), each.data()), EPLB_OK);
+    for (size_t layer = 0; layer < 2; ++layer) {
+      EXPECT_DOUBLE_EQ(each[static_cast<size_t>(heavy) * 2 + layer], 1) << heavy << " " << layer;
+    }
+  }
+}
+
+TEST(ScenariosTest, OneLoadIsPlannedAsAnEstimate) {
+  const eplb_plan_options options = OptionsOf(6);
+  eplb_plan *one = nullptr, *estimate = nullptr;
+  ASSERT_EQ(eplb_plan_from_scenarios(&options, 1, kScenarios, nullptr, EPLB_OBJECTIVE_MEAN, &one),
+            EPLB_OK);
+  ASSERT_EQ(eplb_plan_from_estimates(&options, kScenarios, &estimate), EPLB_OK);
+  const Plan first(one), second(estimate);
+  EXPECT_EQ(MapsOf(first).slots, MapsOf(second).slots);
+  std::vector<double> peaks[2] = {std::vector<double>(2), std::vector<double>(2)};
+  ASSERT_EQ(eplb_plan_copy_figures(first.get(), nullptr, peaks[0].data()), EPLB_OK);
+  ASSERT_EQ(eplb_plan_copy_figures(second.get(), nullptr, peaks[1].data()), EPLB_OK);
+  EXPECT_EQ(peaks[0], peaks[1]);
+  EXPECT_EQ(eplb_plan_copy_scenario_figures(second.get(), peaks[0].data()),
+            EPLB_FAILED_PRECONDITION);
+  EXPECT_EQ(eplb_plan_copy_scenario_figures(first.get(), nullptr), EPLB_INVALID_ARGUMENT);
+}
+
+TEST(ScenariosTest, WhatCannotBePlannedIsNamed) {
+  static const double zero_last[16] = {1, 2, 3, 4, 5, 6, 7, 8};
+  static const double negative[16] = {1, 2, 3, 4, 5, 6, 7, 8, 1, -1};
+  static const double no_weight[] = {1, 0};
+  struct Mistake {
+    int32_t num_loads;
+    const double *loads, *weights;
+    int32_t objective;
+    const char *policy, *message;
+  };
+  const Mistake mistakes[] = {
+      {0, kScenarios, nullptr, 0, nullptr, "num_loads is 0, expected 1..64"},
+      {65, kScenarios, nullptr, 0, nullptr, "num_loads is 65, expected 1..64"},
+      {2, nullptr, nullptr, 0, nullptr, "loads is NULL"},
+      {2, kScenarios, nullptr, 2, nullptr, "objective: 2, expected 0..1"},
+      {2, kScenarios, no_weight, 0, nullptr, "scenario 1 has the weight 0"},
+      {2, zero_last, nullptr, 0, nullptr, "scenario 1 has no tokens"},
+      {2, negative, nullptr, 0, nullptr, "scenario 1: load: layer 0 expert 1 is -1"},
+      {2, kScenarios, nullptr, 0, "deepseek", "policy deepseek plans for one load, not for 2"},
+  };
+  for (const Mistake& mistake : mistakes) {
+    SCOPED_TRACE(mistake.message);
+    eplb_plan_options options = OptionsOf(4);
+    options.policy = mistake.policy;
+    eplb_plan* plan = nullptr;
+    EXPECT_EQ(eplb_plan_from_scenarios(&options, mistake.num_loads, mistake.loads, mistake.weights,
+                                       mistake.objective, &plan),
+              EPLB_INVALID_ARGUMENT);
+    EXPECT_THAT(eplb_last_message(), HasSubstr(mistake.message));
+    EXPECT_EQ(plan, nullptr);
+  }
 }
 
 TEST(PlanTest, IncrementalStartsFromThePlanBefore) {

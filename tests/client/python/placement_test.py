@@ -1,5 +1,6 @@
 """eplb.placement: DeepSeek's rebalance_experts bit for bit, and EPLB's policies."""
 
+import dataclasses
 import json
 import os
 import pathlib
@@ -11,6 +12,7 @@ import torch
 
 import eplb
 from eplb import placement
+from engines import peaks
 
 # One case of each type of number; the first has another answer in each order of ties.
 NAMES = ("dsv3_16nodes_384", "float32_weights", "float64_weights", "int32_weights")
@@ -172,6 +174,57 @@ class PlanTest(unittest.TestCase):
                     placement.rebalance_experts(cells, 4, 1, 1, 2)
         with self.assertRaisesRegex(eplb.InvalidArgument, "load: layer 0 expert 1 is -3"):
             placement.plan([[1, -3, 1, 1]], num_slots=4, num_gpus=2)
+
+    # Two loads that are each uneven where the other is even.
+    SCENARIOS = ([[90, 80, 10, 20]], [[90, 10, 80, 20]])
+
+    def test_one_placement_serves_several_loads(self):
+        for loads in (self.SCENARIOS, np.array(self.SCENARIOS, np.float32), torch.tensor(self.SCENARIOS)):
+            for objective in ("mean", "worst"):
+                plan = placement.plan(loads=loads, objective=objective, num_slots=4, num_gpus=2)
+                mean = placement.plan(np.mean(self.SCENARIOS, axis=0), num_slots=4, num_gpus=2)
+                np.testing.assert_allclose(plan.scenarios, [[100 / 110]] * 2)
+                np.testing.assert_allclose(plan.max_gpu_load, [110 / 200])
+                self.assertIn("balancedness 0.9091 under the worst of 2 loads", repr(plan))
+                self.assertIsNone(mean.scenarios)
+        for heavy in (0, 1):
+            plan = placement.plan(loads=self.SCENARIOS, weights=[1000 - 999 * heavy, 1 + 999 * heavy], num_slots=4, num_gpus=2)
+            self.assertEqual(plan.scenarios[heavy].tolist(), [1])
+
+    def test_any_mixture_is_at_least_as_balanced_as_the_worst_load(self):
+        random = np.random.default_rng(7)
+        loads = random.pareto(1.5, (3, 2, 16)) + .1
+        plan = placement.plan(loads=loads, num_slots=20, num_gpus=4)
+        shares = loads / loads.sum(axis=2, keepdims=True)
+        for mixture in random.dirichlet(np.ones(3), 50):
+            under = np.tensordot(mixture, shares, 1)
+            seen = 1 / 4 / peaks(under, plan.physical_to_logical_map, 4)
+            self.assertTrue((seen >= plan.scenarios.min(axis=0) - 1e-12).all(), seen)
+
+    def test_one_of_several_loads_is_planned_as_it_is_alone(self):
+        one = placement.plan(loads=[np.array(self.COUNTS)], num_slots=6, num_gpus=2)
+        alone = placement.plan(np.array(self.COUNTS, float), num_slots=6, num_gpus=2)
+        self.assertEqual(one.scenarios.tolist(), [alone.balancedness.tolist()])
+        self.assertEqual(one, dataclasses.replace(alone, scenarios=one.scenarios))
+
+    def test_what_is_no_set_of_loads_is_named(self):
+        first, second = self.SCENARIOS
+        for given, message in (({"load": first, "loads": [second]}, "^load and loads are given, expected one of them$"),
+                               ({"load": first, "weights": [1]}, "^weights: given without loads$"),
+                               ({"loads": []}, r"^loads: none, expected 1..64$"),
+                               ({"loads": 7}, r"^loads: int, expected loads \[layers, experts\]$"),
+                               ({"loads": [first] * 65}, "^num_loads is 65, expected 1..64$"),
+                               ({"loads": [first, [[1, 2, 3]]]}, r"^loads\[1\] has shape \[1, 3\], expected \[1, 4\]$"),
+                               ({"loads": [first, [[1, -2, 3, 4]]]}, r"^loads\[1\]: layer 0 expert 1 is -2.0, expected tokens"),
+                               ({"loads": [first, [["a"]]]}, r"^loads\[1\]: <U1 \[1, 1\], expected numbers$"),
+                               ({"loads": [first, [[0] * 4]]}, "^scenario 1 has no tokens$"),
+                               ({"loads": [first, second], "weights": [1]}, r"^weights has shape \[1\], expected \[2\]$"),
+                               ({"loads": [first, second], "weights": [1, 0]}, "^scenario 1 has the weight 0, expected"),
+                               ({"loads": [first, second], "weights": [float("nan"), 1]}, "^scenario 0 has the weight nan"),
+                               ({"loads": [first, second], "objective": "best"}, "^objective: 'best', expected one of mean, worst"),
+                               ({"loads": [first, second], "policy": "deepseek"}, "^policy deepseek plans for one load, not for 2$")):
+            with self.subTest(message), self.assertRaisesRegex(eplb.InvalidArgument, message):
+                placement.plan(**given, num_slots=4, num_gpus=2)
 
     def test_a_plan_shows_itself_in_a_line(self):
         plan = placement.plan(self.COUNTS, num_slots=6, num_gpus=2)
