@@ -1,6 +1,5 @@
 #include "placement/scenarios.h"
 
-#include <cmath>
 #include <utility>
 
 #include "base/errors.h"
@@ -24,9 +23,8 @@ absl::Status CheckScenarios(std::span<const Scenario> scenarios) {
                           load.num_experts(), " experts, scenario 0 has ", first.num_layers(),
                           " of ", first.num_experts());
     }
-    if (!(weight > 0) || !std::isfinite(weight)) {
-      return InvalidInput("scenario ", k, " has the weight ", weight,
-                          ", expected a number above 0");
+    if (!(weight >= 1 / kMaxScenarioWeight && weight <= kMaxScenarioWeight)) {
+      return InvalidInput("scenario ", k, " has the weight ", weight, ", expected 1e-9..1e9");
     }
     if (!HasTokens(load)) return InvalidInput("scenario ", k, " has no tokens");
   }
@@ -42,7 +40,7 @@ Load MeanOfScenarios(std::span<const Scenario> scenarios) {
     for (Eigen::Index layer = 0; layer < tokens.rows(); ++layer) {
       const double sum = tokens.row(layer).sum();
       if (sum <= 0) continue;
-      mean.row(layer) += tokens.row(layer) * (weight / sum);
+      mean.row(layer) += tokens.row(layer) / sum * weight;
       weights[layer] += weight;
     }
   }

@@ -17,20 +17,21 @@ namespace eplb {
 
 struct Scenario {
   Load load;          // [L, E]
-  double weight = 1;  // finite, > 0
+  double weight = 1;  // 1/kMaxScenarioWeight .. kMaxScenarioWeight
 
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };
 
 inline constexpr size_t kMaxScenarios = 64;
+inline constexpr double kMaxScenarioWeight = 1e9;
 
 // Figure of a layer over its scenarios: the mean, by weight, of largest / mean GPU load, or the
 // largest of these. A scenario without load in a layer does not count there.
 enum class ScenarioObjective { kMean, kWorst };
 
 // errors: InvalidArgument, naming the scenario by its index from 0: none or more than
-// kMaxScenarios, a load of another shape than the first, a load without tokens, a weight that is
-// not above 0 or not finite.
+// kMaxScenarios, a load of another shape than the first, a load without tokens, a weight out of
+// range.
 absl::Status CheckScenarios(std::span<const Scenario> scenarios);
 
 // The mean of the scenarios by weight, each layer of a scenario scaled to a sum of 1: the load that

@@ -17,8 +17,6 @@
 namespace eplb::cli {
 namespace {
 
-constexpr double kMaxWeight = 1e9;
-
 absl::StatusOr<std::vector<double>> WeightsOf(const LoadOptions& options) {
   if (options.weights.empty()) return std::vector<double>(options.paths.size(), 1);
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> weights,
@@ -28,7 +26,7 @@ absl::StatusOr<std::vector<double>> WeightsOf(const LoadOptions& options) {
                         options.paths.size(), " loads");
   }
   for (size_t i = 0; i < weights.size(); ++i) {
-    if (weights[i] >= 1 / kMaxWeight && weights[i] <= kMaxWeight) continue;
+    if (weights[i] >= 1 / kMaxScenarioWeight && weights[i] <= kMaxScenarioWeight) continue;
     return InvalidInput("--weights: the weight of ", options.paths[i], " is ", weights[i],
                         ", expected 1e-9..1e9");
   }

@@ -46,7 +46,7 @@ TEST(ScenariosTest, MessagesNameTheScenario) {
             "scenario 2 has 2 layers of 3 experts, scenario 0 has 2 of 2");
   EXPECT_EQ(MessageOf({good, {.load = OfRows({{0, 0}, {0, 0}})}}), "scenario 1 has no tokens");
   EXPECT_EQ(MessageOf({{.load = good.load, .weight = 0}}),
-            "scenario 0 has the weight 0, expected a number above 0");
+            "scenario 0 has the weight 0, expected 1e-9..1e9");
   for (const double weight : {-1.0, std::nan(""), std::numeric_limits<double>::infinity()}) {
     EXPECT_THAT(MessageOf({good, {.load = good.load, .weight = weight}}),
                 HasSubstr("scenario 1 has the weight "));

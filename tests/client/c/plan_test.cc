@@ -169,9 +169,8 @@ TEST(ScenariosTest, TheLoadWithMostWeightDecides) {
   for (const int heavy : {0, 1}) {
     const double weights[] = {heavy == 0 ? 1000.0 : 1.0, heavy == 0 ? 1.0 : 1000.0};
     eplb_plan* raw = nullptr;
-    ASSERT_EQ(
-        eplb_plan_from_scenarios(&options, 2, kScenarios, weights, EPLB_OBJECTIVE_MEAN, &raw),
-        EPLB_OK)
+    ASSERT_EQ(eplb_plan_from_scenarios(&options, 2, kScenarios, weights, EPLB_OBJECTIVE_MEAN, &raw),
+              EPLB_OK)
         << eplb_last_message();
     const Plan plan(raw);
     std::vector<double> each(4);
