@@ -1,8 +1,8 @@
 // Several loads that one placement must serve: scenarios.
 //
-// GPU loads are linear in the load, and the largest of them is convex. So under any mixture of the
-// scenarios, each scaled to the same number of tokens in a layer, that layer is at least as
-// balanced as under the worst of them. That holds for equal shares and for exact splits.
+// GPU loads are linear in the load, and the largest of them is convex. So a layer is at least as
+// balanced under any mixture of the scenarios as under the worst of them, where each is scaled to
+// the same number of tokens in that layer. That holds for equal shares and for exact splits.
 // threads: safe, no state.
 #pragma once
 

@@ -23,15 +23,15 @@ inline constexpr int32_t kDefaultMovesPerGpu = 2;
 // Candidates per layer: the incumbent, the incumbent after each of those steps, and `balanced`
 // aligned to the incumbent where the budget allows it. They are scored on the recent windows: mean
 // smooth maximum, plus a price per copy.
-// Several loads (PolicyInput::scenarios): a layer whose objective is above 1.02 moves by a walk
-// from the incumbent (placement/search/scenario_walk.h) in which each copy has a price, or becomes
-// that of `balanced` where the copies pay and are allowed. Guarantees: what stays on a GPU keeps
-// its slot; the mean of the largest GPU loads of the scoring windows is never higher than with the
-// incumbent; at most max_moves_per_gpu transfers into any GPU in any layer, with two exceptions
-// that nothing else can serve: an expert that only an unusable GPU held is put elsewhere and empty
-// slots are filled first, by as many transfers as that takes; and a layer whose incumbent breaks
-// the hierarchy, or cannot be repaired within it, becomes that of `balanced` whole. Duplicates of
-// the incumbent may stay, none is added.
+// Several loads (PolicyInput::scenarios): a layer moves if its objective is
+// above 1.02. It takes a walk from the incumbent (placement/search/scenario_walk.h), in which each
+// copy has a price, or the layer of `balanced` where the copies pay and are allowed. Guarantees:
+// what stays on a GPU keeps its slot; the mean of the largest GPU loads of the scoring windows is
+// never higher than with the incumbent; at most max_moves_per_gpu transfers into any GPU in any
+// layer, with two exceptions that nothing else can serve: an expert that only an unusable GPU held
+// is put elsewhere and empty slots are filled first, by as many transfers as that takes; and a
+// layer whose incumbent breaks the hierarchy, or cannot be repaired within it, becomes that of
+// `balanced` whole. Duplicates of the incumbent may stay, none is added.
 //
 // Measured on drifting loads (tests/data/workloads, E >= 128, no hierarchy, from a balanced start):
 // experts that drift by 5 % a window cost 3-6 % of the slots for a balancedness of .98, by 20 %

@@ -52,7 +52,7 @@ class LayerSolver {
   void Solve(std::span<const double> load, std::span<const std::span<const int32_t>> candidates,
              std::span<int32_t> slots);
 
-  // As Solve under a strict hierarchy, with this partition alone. REQUIRES: options are strict.
+  // Solves under a strict hierarchy with this partition alone. REQUIRES: options are strict.
   void SolveOn(const NodePartition& partition, std::span<const double> load,
                std::span<int32_t> slots);
 

@@ -211,7 +211,7 @@ std::vector<NodePartition> CheapestPartitions(const PartitionProblem& problem, i
 
 PartitionProblem ByNodeLoad(std::span<const std::span<const double>> loads, int32_t num_groups,
                             std::span<const Domain> nodes) {
-  std::vector<std::vector<double>> group_loads;  // of each load
+  std::vector<std::vector<double>> group_loads;  // [loads][K]
   for (const std::span<const double> load : loads) {
     const size_t per_group = load.size() / AsIndex(num_groups);
     std::vector<double>& group_load = group_loads.emplace_back();

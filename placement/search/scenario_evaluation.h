@@ -32,8 +32,8 @@ absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> s
                                                      const GpuSpeeds* speeds = nullptr);
 
 // Returns for each layer an objective that no placement can go below: that of the bounds of the
-// scenarios, or the bound of their mean where that is more, because the largest GPU load of the
-// mean is at most the mean of the largest GPU loads. 0 for a layer without load.
+// scenarios, or the bound of their mean where that is more. For the largest GPU load of the mean
+// is at most the mean of the largest GPU loads. 0 for a layer without load.
 // errors: those of CheckScenarios and LowerBounds. cost: K + 1 times LowerBounds.
 absl::StatusOr<std::vector<double>> ScenarioBounds(std::span<const Scenario> scenarios,
                                                    ScenarioObjective objective,

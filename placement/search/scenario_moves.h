@@ -16,7 +16,7 @@ struct ScenarioMoves {
   std::span<const int32_t> other;      // [S], a candidate besides
   int32_t copies_per_gpu = 0;          // at most, into each GPU
   double price_of_all_slots = 0;       // in objective
-  int64_t proposals = 0;               // of the walk (scenario_walk.h) from the incumbent
+  int64_t proposals = 0;               // length of the walk from the incumbent
   const std::atomic<bool>* abandoned = nullptr;
 };
 

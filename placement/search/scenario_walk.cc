@@ -20,7 +20,7 @@ constexpr int32_t kAnnealLogPowers[] = {5, 6, 7, 8};
 // One of so many proposals is a replacement, the others are exchanges.
 constexpr int32_t kProposalsPerReplacement = 8;
 // An annealing begins with steps that raise the objective by up to this part of its distance from
-// perfect balance, which falls again and again by a tenth, in all to 1/400.
+// perfect balance. The limit falls again and again by a tenth, in all to 1/400.
 constexpr double kFirstThreshold = 0.06;
 constexpr double kCooling = 0.9;
 constexpr int64_t kCoolings = 57;

@@ -22,13 +22,13 @@ namespace eplb {
 struct ScenarioIncumbent {
   std::span<const int32_t> layout = {};  // [S]; empty: nothing is in place
   int32_t copies_per_gpu = 0;            // most experts that a GPU may get that it did not hold
-  double price = 0;                      // of such a copy, in objective
+  double price = 0;                      // price of such a copy, in objective
 };
 
 // Searches one domain. The objective is the mean over scenarios, or their maximum, of
 // (largest GPU load / mean GPU load). In its place the walk lowers the p-norms of the GPU loads,
-// whose changes cost O(K) for an exchange of two slots, with a p that rises until the norm is
-// nearly the maximum. Small p see all GPUs above the mean, not only the fullest. Threads: one at a
+// whose changes cost O(K) for an exchange of two slots. p rises until the norm is nearly the
+// maximum. A small p counts all GPUs above the mean, not only the fullest. Threads: one at a
 // time. Deterministic.
 class ScenarioWalk final : private PackingLoads {
  public:
@@ -99,9 +99,9 @@ class ScenarioWalk final : private PackingLoads {
   SearchRandom random_;
   int32_t log_power_ = 0;
   std::vector<Block> weight_;    // [B], they sum to 1
-  std::vector<Block> load_;      // [n * B], of an expert / mean GPU load
+  std::vector<Block> load_;      // [n * B], load of an expert / mean GPU load
   std::vector<Block> scale_;     // [B], loads below are in parts of it
-  std::vector<Block> unit_;      // [n * B], of a replica
+  std::vector<Block> unit_;      // [n * B], load of a replica
   std::vector<Block> gpu_load_;  // [m * B]
   std::vector<Block> power_;     // [m * B]
   std::vector<Block> sum_;       // [B], sums of the powers
