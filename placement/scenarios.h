@@ -1,8 +1,9 @@
 // Several loads that one placement must serve: scenarios.
 //
 // GPU loads are linear in the load, and the largest of them is convex. So a layer is at least as
-// balanced under any mixture of the scenarios as under the worst of them, where each is scaled to
-// the same number of tokens in that layer. That holds for equal shares and for exact splits.
+// balanced under any mixture of the scenarios as under the worst of them. A mixture is of loads
+// that are scaled to the same number of tokens in the layer. That holds for equal shares and for
+// exact splits.
 // threads: safe, no state.
 #pragma once
 

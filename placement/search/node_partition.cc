@@ -209,6 +209,18 @@ std::vector<NodePartition> CheapestPartitions(const PartitionProblem& problem, i
   return {Heuristic(problem).Run()};
 }
 
+double CostOf(const PartitionProblem& problem, const NodePartition& partition) {
+  double most = 0;
+  for (int32_t node = 0; node < problem.num_nodes; ++node) {
+    std::vector<int32_t> groups;
+    for (int32_t group = 0; group < problem.num_groups; ++group) {
+      if (partition.node_of_group[AsIndex(group)] == node) groups.push_back(group);
+    }
+    most = std::max(most, problem.cost(problem.kind_of_node[AsIndex(node)], groups));
+  }
+  return most;
+}
+
 PartitionProblem ByNodeLoad(std::span<const std::span<const double>> loads, int32_t num_groups,
                             std::span<const Domain> nodes) {
   std::vector<std::vector<double>> group_loads;  // [loads][K]

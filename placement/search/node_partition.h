@@ -45,6 +45,9 @@ bool CanEnumerate(const PartitionProblem& problem);
 // that helps. threads: safe, no state.
 std::vector<NodePartition> CheapestPartitions(const PartitionProblem& problem, int32_t most);
 
+// The cost of the dearest node of a partition.
+double CostOf(const PartitionProblem& problem, const NodePartition& partition);
+
 // The problem whose cost of a node is the load of its groups / the sum of its GPUs' speeds, the
 // largest of several loads. loads: each [E] of a layer, at least one; nodes: [N], without loads.
 PartitionProblem ByNodeLoad(std::span<const std::span<const double>> loads, int32_t num_groups,

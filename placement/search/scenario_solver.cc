@@ -11,6 +11,8 @@ constexpr int64_t kDescendPerSlot = 16;
 constexpr int64_t kLeastDescend = 4'000;
 constexpr int64_t kAnneal = 32'000'000;  // in all layers; some two seconds for four loads
 constexpr int64_t kAnnealPerLayer = 1'000'000;
+// Partitions with the least fullest node of any scenario, whose objectives are compared.
+constexpr int32_t kPartitionsToCompare = 200;
 
 // A soft answer begins with a strict one. More effort would fit the replica counts to the mean load
 // so closely that walks from there end higher.
@@ -18,22 +20,6 @@ LayerSolverOptions OptionsForMean(LayerSolverOptions options) {
   options.effort = Effort::kFast;
   if (options.hierarchy == Hierarchy::kSoft) options.hierarchy = Hierarchy::kStrict;
   return options;
-}
-
-// Partitions with the least fullest node of any scenario whose objectives are compared.
-constexpr int32_t kPartitionsToCompare = 200;
-
-// The largest cost of a node.
-double CostOf(const PartitionProblem& problem, const NodePartition& partition) {
-  double most = 0;
-  for (int32_t node = 0; node < problem.num_nodes; ++node) {
-    std::vector<int32_t> groups;
-    for (int32_t group = 0; group < problem.num_groups; ++group) {
-      if (partition.node_of_group[AsIndex(group)] == node) groups.push_back(group);
-    }
-    most = std::max(most, problem.cost(problem.kind_of_node[AsIndex(node)], groups));
-  }
-  return most;
 }
 
 }  // namespace
