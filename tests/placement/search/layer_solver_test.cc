@@ -99,8 +99,9 @@ TEST(LayerSolverTest, AnAnswerDoesNotDependOnTheLayersBefore) {
   });
 }
 
-// The answer of another effort obeys the same constraints and may be better.
-TEST(LayerSolverTest, ABetterLegalCandidateIsTaken) {
+// The answer of another effort obeys the same constraints and may be better, or lead to a better
+// one.
+TEST(LayerSolverTest, ACandidateIsTakenOrIsAStartIfThatIsBetter) {
   int taken = 0;
   ForEachWorld(100, [&](Random&, const World& world, const LayerSolverOptions& options) {
     LayerSolverOptions fast = options;
@@ -112,9 +113,9 @@ TEST(LayerSolverTest, ABetterLegalCandidateIsTaken) {
     const Layer found = Solve(world, fast, {candidate});
     const double least = std::min(PeakOf(world, own), PeakOf(world, candidate));
     EXPECT_LE(PeakOf(world, found), least * (1 + 1e-12));
-    taken += found == candidate && found != own ? 1 : 0;
-    if (PeakOf(world, candidate) >= PeakOf(world, own)) {
-      EXPECT_EQ(found, own);
+    taken += found != own ? 1 : 0;
+    if (PeakOf(world, candidate) >= PeakOf(world, own) && found != own) {
+      EXPECT_LT(PeakOf(world, found), PeakOf(world, own) * (1 - 1e-12));
     }
   });
   EXPECT_GT(taken, 10);
