@@ -1,6 +1,7 @@
 #include "placement/search/scenario_solver.h"
 
 #include <algorithm>
+#include <limits>
 #include <numeric>
 
 namespace eplb {
@@ -88,7 +89,8 @@ void ScenarioSolver::Begin(const ScenarioLoads& loads, std::span<int32_t> slots)
   whole_.domain.only_on_affine_node = true;
 }
 
-std::vector<int32_t> ScenarioSolver::Improve(std::span<const int32_t> slots, ScenarioWalk& walk) {
+std::vector<int32_t> ScenarioSolver::Improve(std::span<const int32_t> slots,
+                                             ScenarioObjective objective, ScenarioWalk& walk) {
   const std::vector<int32_t> start = whole_.Read(slots);
   walk.Start(start);
   const double before = walk.Objective();
@@ -102,15 +104,34 @@ std::vector<int32_t> ScenarioSolver::Improve(std::span<const int32_t> slots, Sce
     walk.Start(spread.experts());
     walk.Walk(limits_.descend, false, options_.abandoned);
   }
-  const auto layout = [&] {
-    return std::vector<int32_t>(walk.arrangement().experts().begin(),
-                                walk.arrangement().experts().end());
+  return Anneal(objective, walk);
+}
+
+std::vector<int32_t> ScenarioSolver::Anneal(ScenarioObjective objective, ScenarioWalk& walk) const {
+  std::vector<int32_t> best;
+  double least = std::numeric_limits<double>::infinity();
+  const auto keep = [&] {
+    if (walk.Objective() >= least) return;
+    least = walk.Objective();
+    best.assign(walk.arrangement().experts().begin(), walk.arrangement().experts().end());
   };
-  std::vector<int32_t> best = layout();
+  keep();
   if (limits_.anneal == 0) return best;
-  const double descended = walk.Objective();
-  walk.Walk(limits_.anneal, true, options_.abandoned);
-  return walk.Objective() < descended ? layout() : best;
+  if (objective == ScenarioObjective::kMean) {
+    walk.Walk(limits_.anneal, true, options_.abandoned);
+    keep();
+    return best;
+  }
+  // A walk that lowers one scenario at a time ends higher than one that begins where the mean is
+  // least.
+  walk.set_objective(ScenarioObjective::kMean);
+  walk.Walk(limits_.anneal / 2, true, options_.abandoned);
+  walk.set_objective(objective);
+  walk.Walk(limits_.descend, false, options_.abandoned);
+  keep();
+  walk.Walk(limits_.anneal / 2, true, options_.abandoned);
+  keep();
+  return best;
 }
 
 void ScenarioSolver::Solve(const ScenarioLoads& loads,
@@ -118,7 +139,7 @@ void ScenarioSolver::Solve(const ScenarioLoads& loads,
                            std::span<int32_t> slots) {
   Begin(loads, slots);
   ScenarioWalk walk(whole_.domain, loads);
-  std::vector<int32_t> best = Improve(slots, walk);
+  std::vector<int32_t> best = Improve(slots, loads.objective, walk);
   walk.Start(best);
   double least = walk.Objective();
   for (const std::span<const int32_t> candidate : candidates) {

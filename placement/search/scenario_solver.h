@@ -43,7 +43,9 @@ class ScenarioSolver {
   // The nodes of expert groups with the least objective that the loads of nodes allow.
   NodePartition ChoosePartition(const ScenarioLoads& loads) const;
   // From a layer to the best layout that the limits find.
-  std::vector<int32_t> Improve(std::span<const int32_t> slots, ScenarioWalk& walk);
+  std::vector<int32_t> Improve(std::span<const int32_t> slots, ScenarioObjective objective,
+                               ScenarioWalk& walk);
+  std::vector<int32_t> Anneal(ScenarioObjective objective, ScenarioWalk& walk) const;
 
   const Topology& topology_;
   LayerSolverOptions options_;

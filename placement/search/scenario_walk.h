@@ -47,6 +47,8 @@ class ScenarioWalk final : private PackingLoads {
   // `abandoned` is set. cost: O(proposals * K), O(K * replicas) for a replacement.
   void Walk(int64_t proposals, bool anneal, const std::atomic<bool>* abandoned = nullptr);
 
+  // From now on another objective counts.
+  void set_objective(ScenarioObjective objective) { objective_ = objective; }
   double Objective() const;
   const Arrangement& arrangement() const { return arrangement_; }
 
