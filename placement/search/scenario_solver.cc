@@ -10,8 +10,8 @@ namespace {
 // tests/bench/scenarios.py judges the constants.
 constexpr int64_t kDescendPerSlot = 16;
 constexpr int64_t kLeastDescend = 4'000;
-constexpr int64_t kAnneal = 32'000'000;  // in all layers; some two seconds for four loads
-constexpr int64_t kAnnealPerLayer = 1'000'000;
+constexpr int64_t kAnneal = 96'000'000;  // in all layers; some five seconds for four loads
+constexpr int64_t kAnnealPerLayer = 3'000'000;
 // Partitions with the least fullest node of any scenario, whose objectives are compared.
 constexpr int32_t kPartitionsToCompare = 200;
 
