@@ -154,7 +154,7 @@ absl::Status Client::Impl::SecondVote(int64_t step, const Proposal& proposal,
     return End(WritesGoOn(std::string(staged.status().message())), &proposal);
   }
   const int64_t version = proposal.propose.version;
-  // The last one, of ranks that stage ahead: no row changed meanwhile.
+  // Ranks that stage ahead add whether no row changed meanwhile.
   std::vector<int64_t> mine = {
       staged.ok() ? 1 : 0, version, -version, rows_.executor->is_whole() ? 1 : 0,
       VoteCadence::WantsAfterSwitch(step, proposal.propose, counts_.windows.report_every())};

@@ -16,7 +16,7 @@
 namespace eplb {
 namespace {
 
-constexpr int kProtocolVersion = 2;
+constexpr int kProtocolVersion = 3;
 constexpr size_t kMaxRanksNamed = 8;
 constexpr char kError[] = "error";  // always the first line
 constexpr char kExtra[] = "extra";  // separates what is compared from what is told

@@ -58,7 +58,7 @@ class VoteCadence {
 
   // All ranks voted after `step`. least: smallest number of steps that a rank wants.
   void Voted(int64_t step, int64_t least) {
-    next_ = step + (ahead_ ? Idle(step) : std::min<int64_t>(least, vote_every_));
+    next_ = step + (ahead_ ? Idle(step) : std::clamp<int64_t>(least, 1, vote_every_));
   }
 
   // A chunk was switched after `step`.

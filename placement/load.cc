@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <string>
 #include <utility>
 
@@ -96,6 +97,20 @@ int32_t Load::num_experts() const {
 
 RealMatrix Load::ToDouble() const {
   return std::visit([](const auto& m) -> RealMatrix { return m.template cast<double>(); }, cells_);
+}
+
+bool Load::has_tokens() const {
+  return std::visit([](const auto& m) { return (m > 0).any(); }, cells_);
+}
+
+RealMatrix NormalisedLayers(const Load& load) {
+  RealMatrix shares = load.ToDouble();
+  for (Eigen::Index layer = 0; layer < shares.rows(); ++layer) {
+    auto row = shares.row(layer);
+    const double sum = std::accumulate(row.begin(), row.end(), 0.0);
+    if (sum > 0) row /= sum;
+  }
+  return shares;
 }
 
 absl::StatusOr<FloatMatrix> Load::ToFloat() const {

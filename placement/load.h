@@ -35,6 +35,7 @@ class Load {
   const LoadMatrix& counts() const { return std::get<LoadMatrix>(cells_); }
 
   RealMatrix ToDouble() const;
+  bool has_tokens() const;
   // Rounds each cell once, to nearest even; int64 counts go to float32 directly, never through
   // double. errors: InvalidArgument when a cell is above float32's range.
   absl::StatusOr<FloatMatrix> ToFloat() const;
@@ -54,6 +55,10 @@ absl::Status CheckLoadFits(const Load& load, const Topology& topology,
 
 // errors: InvalidArgument for no window and for windows of different shapes, with their numbers.
 absl::Status CheckSameShape(std::span<const Load* const> windows);
+
+// Each layer scaled to a sum of 1; a layer without tokens stays 0. The order of the additions is
+// the same on every machine.
+RealMatrix NormalisedLayers(const Load& load);
 
 // The loads of several windows as one: what is expected of the next.
 

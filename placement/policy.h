@@ -57,8 +57,8 @@ struct PolicyInput {
   // Windows before now, oldest first, each [L, E]; none: `load` is all that is known.
   std::span<const Load> recent = {};
   // Loads that the placement must serve, each: two or more (placement/scenarios.h); none: `load`
-  // is the only one. With scenarios, `load` is their mean. Policies that cannot aim at several
-  // loads refuse them.
+  // is the only one. With scenarios, `load` stands for them, as their mean or sum. Policies that
+  // cannot aim at several loads refuse them.
   std::span<const Scenario> scenarios = {};
   ScenarioObjective objective = ScenarioObjective::kMean;
   // Set by another thread once no caller waits for the answer. Looked at where the search counts

@@ -17,14 +17,7 @@ using Shares = Eigen::Array<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMaj
 constexpr double kEqualSums = 1e-5;
 
 // Each layer scaled to a sum of 1.
-Shares NormalisedLoad(const Load& load) {
-  RealMatrix shares = load.ToDouble();
-  const Eigen::ArrayXd sums = shares.rowwise().sum();
-  for (Eigen::Index layer = 0; layer < shares.rows(); ++layer) {
-    if (sums[layer] > 0) shares.row(layer) /= sums[layer];
-  }
-  return shares.cast<float>();
-}
+Shares FloatsOf(const Load& load) { return NormalisedLayers(load).cast<float>(); }
 
 double DistanceOf(const Shares& a, const Shares& b) {
   double sum = 0;
@@ -99,7 +92,7 @@ absl::StatusOr<std::vector<size_t>> UsableWindows(std::span<const Load* const> w
   EPLB_RETURN_IF_ERROR(CheckSameShape(windows));
   std::vector<size_t> usable;
   for (size_t i = 0; i < windows.size(); ++i) {
-    if ((windows[i]->ToDouble() > 0).any()) usable.push_back(i);
+    if (windows[i]->has_tokens()) usable.push_back(i);
   }
   if (usable.empty()) return InvalidInput("no window has tokens");
   return usable;
@@ -114,7 +107,7 @@ absl::StatusOr<ScenarioChoice> ChooseScenarios(std::span<const Load* const> wind
   std::vector<Shares> shares;
   for (size_t i = 0; i < n; ++i) {
     candidates.push_back(usable[i * usable.size() / n]);
-    shares.push_back(NormalisedLoad(*windows[candidates.back()]));
+    shares.push_back(FloatsOf(*windows[candidates.back()]));
   }
   Eigen::ArrayXXd distances =
       Eigen::ArrayXXd::Zero(static_cast<Eigen::Index>(n), static_cast<Eigen::Index>(n));
@@ -131,7 +124,7 @@ absl::StatusOr<ScenarioChoice> ChooseScenarios(std::span<const Load* const> wind
   choice.farthest = usable.front();
   double sum = 0;
   for (const size_t window : usable) {
-    const Shares own = NormalisedLoad(*windows[window]);
+    const Shares own = FloatsOf(*windows[window]);
     size_t nearest = 0;
     double least = std::numeric_limits<double>::max();
     for (size_t i = 0; i < medoids.size(); ++i) {

@@ -7,7 +7,18 @@
 namespace eplb {
 namespace {
 
-bool HasTokens(const Load& load) { return (load.ToDouble() > 0).any(); }
+// A sum below this leaves too few digits of its parts.
+constexpr double kLeastTokens = 1e-290;
+
+// The first layer with tokens, but too few; -1: none.
+Eigen::Index LayerOfTooFew(const Load& load) {
+  const RealMatrix tokens = load.ToDouble();
+  for (Eigen::Index layer = 0; layer < tokens.rows(); ++layer) {
+    const double most = tokens.row(layer).maxCoeff();
+    if (most > 0 && most < kLeastTokens) return layer;
+  }
+  return -1;
+}
 
 }  // namespace
 
@@ -26,7 +37,11 @@ absl::Status CheckScenarios(std::span<const Scenario> scenarios) {
     if (!(weight >= 1 / kMaxScenarioWeight && weight <= kMaxScenarioWeight)) {
       return InvalidInput("scenario ", k, " has the weight ", weight, ", expected 1e-9..1e9");
     }
-    if (!HasTokens(load)) return InvalidInput("scenario ", k, " has no tokens");
+    if (!load.has_tokens()) return InvalidInput("scenario ", k, " has no tokens");
+    const Eigen::Index layer = LayerOfTooFew(load);
+    if (layer >= 0) {
+      return InvalidInput("scenario ", k, " layer ", layer, " has less than 1e-290 tokens");
+    }
   }
   return absl::OkStatus();
 }
@@ -36,11 +51,10 @@ Load MeanOfScenarios(std::span<const Scenario> scenarios) {
   RealMatrix mean = RealMatrix::Zero(first.num_layers(), first.num_experts());
   Eigen::ArrayXd weights = Eigen::ArrayXd::Zero(mean.rows());
   for (const auto& [load, weight] : scenarios) {
-    const RealMatrix tokens = load.ToDouble();
-    for (Eigen::Index layer = 0; layer < tokens.rows(); ++layer) {
-      const double sum = tokens.row(layer).sum();
-      if (sum <= 0) continue;
-      mean.row(layer) += tokens.row(layer) / sum * weight;
+    const RealMatrix shares = NormalisedLayers(load);
+    for (Eigen::Index layer = 0; layer < shares.rows(); ++layer) {
+      if ((shares.row(layer) == 0).all()) continue;
+      mean.row(layer) += shares.row(layer) * weight;
       weights[layer] += weight;
     }
   }

@@ -110,7 +110,7 @@ absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
   EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, estimate.decay));
   std::vector<Scenario> scenarios;
   for (const Load& window : recent) {
-    if (estimate.as_scenarios && (window.ToDouble() > 0).any()) scenarios.push_back({window});
+    if (estimate.as_scenarios && window.has_tokens()) scenarios.push_back({window});
   }
   if (scenarios.size() < 2) scenarios.clear();
   return ExpectedLoad{.load = std::move(load),

@@ -5,16 +5,6 @@
 namespace eplb {
 namespace {
 
-// A layer without tokens has no shares.
-RealMatrix SharesOf(const Load& load) {
-  RealMatrix cells = load.ToDouble();
-  for (Eigen::Index layer = 0; layer < cells.rows(); ++layer) {
-    const double all = cells.row(layer).sum();
-    if (all > 0) cells.row(layer) /= all;
-  }
-  return cells;
-}
-
 absl::StatusOr<Load> WithTokensOf(const Load& newest, RealMatrix shares) {
   const RealMatrix tokens = newest.ToDouble();
   for (Eigen::Index layer = 0; layer < shares.rows(); ++layer) {
@@ -29,15 +19,15 @@ absl::StatusOr<Load> WithTokensOf(const Load& newest, RealMatrix shares) {
 
 absl::StatusOr<Load> ForecastTrend(std::span<const Load> windows) {
   if (windows.size() < 2) return windows.back();
-  const RealMatrix newest = SharesOf(windows.back());
-  const RealMatrix before = SharesOf(windows[windows.size() - 2]);
+  const RealMatrix newest = NormalisedLayers(windows.back());
+  const RealMatrix before = NormalisedLayers(windows[windows.size() - 2]);
   return WithTokensOf(windows.back(), (newest + kTrendDamping * (newest - before)).max(0));
 }
 
 absl::StatusOr<Load> ForecastFiltered(std::span<const Load> windows) {
   if (windows.size() < 3) return windows.back();
   std::vector<RealMatrix> roots;
-  for (const Load& window : windows) roots.push_back(SharesOf(window).sqrt());
+  for (const Load& window : windows) roots.push_back(NormalisedLayers(window).sqrt());
   // Sums over a layer: squares of its changes, and products of changes in a row.
   const Eigen::Index num_layers = roots.front().rows();
   Eigen::ArrayXd square = Eigen::ArrayXd::Zero(num_layers);

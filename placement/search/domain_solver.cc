@@ -25,8 +25,8 @@ constexpr int32_t kPerturbAgain = 4;
 // The part of the work that a start from elsewhere may take, and the least, for small domains.
 constexpr int64_t kOtherStartParts = 15;
 constexpr int64_t kLeastOtherStart = 20'000;
-// It has to lower the largest GPU load by more than rounding.
-constexpr double kAtLeastThatMuchLower = 1 - 1e-12;
+// The part of the largest GPU load that it has to win: more than rounding.
+constexpr double kLeastImprovement = 1e-12;
 // Work of the last walk after every vector of counts was tried.
 constexpr int64_t kWorkAfterAllCounts = 1'000'000;
 
@@ -275,7 +275,7 @@ const Arrangement& DomainSolver::SolveFrom(std::span<const int32_t> experts) {
   descent_.SwapsAndCounts(target(), arrangement_, work_);
   Keep();
   Walk(work_.left);
-  if (best_peak_ > own_peak * kAtLeastThatMuchLower) {
+  if (best_peak_ > own_peak * (1 - kLeastImprovement)) {
     best_peak_ = own_peak;
     best_ = std::move(own);
   }

@@ -49,6 +49,7 @@ class LayerSolver {
 
   // Writes the expert of each slot [S]; slots of unusable GPUs hold -1. load: [E]. candidates:
   // layers [S] from elsewhere; one that obeys the same constraints is taken if it is better.
+  // Without a hierarchy the search also starts from them.
   void Solve(std::span<const double> load, std::span<const std::span<const int32_t>> candidates,
              std::span<int32_t> slots);
 

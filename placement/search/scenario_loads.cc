@@ -26,17 +26,15 @@ std::vector<double> ScenarioLoads::Mean() const {
 
 ScenarioLayers::ScenarioLayers(const PolicyInput& input)
     : scenarios_(input.scenarios), objective_(input.objective) {
-  for (const Scenario& scenario : scenarios_) tokens_.push_back(scenario.load.ToDouble());
+  for (const Scenario& scenario : scenarios_) shares_.push_back(NormalisedLayers(scenario.load));
 }
 
 ScenarioLoads ScenarioLayers::Layer(int32_t layer) const {
   ScenarioLoads loads{.objective = objective_};
-  for (size_t k = 0; k < tokens_.size(); ++k) {
-    std::vector<double> row(tokens_[k].row(layer).begin(), tokens_[k].row(layer).end());
-    const double sum = SumOf(row);
-    if (sum <= 0) continue;
-    for (double& tokens : row) tokens /= sum;
-    loads.tokens.push_back(std::move(row));
+  for (size_t k = 0; k < shares_.size(); ++k) {
+    const auto row = shares_[k].row(layer);
+    if ((row == 0).all()) continue;
+    loads.tokens.emplace_back(row.begin(), row.end());
     loads.weights.push_back(scenarios_[k].weight);
   }
   return loads;

@@ -1,4 +1,4 @@
-// From an incumbent layout to one that serves several loads better, by copies that pay.
+// Moves an incumbent layout to one that serves several loads better, by copies that pay.
 #pragma once
 
 #include <atomic>

@@ -23,6 +23,26 @@ LayerSolverOptions OptionsForMean(LayerSolverOptions options) {
   return options;
 }
 
+// The layout with the least objective that a walk came through.
+class BestLayout {
+ public:
+  explicit BestLayout(const ScenarioWalk& walk) : walk_(walk) { Keep(); }
+
+  void Keep() {
+    const double objective = walk_.Objective();
+    if (objective >= least_) return;
+    least_ = objective;
+    const std::span<const int32_t> experts = walk_.arrangement().experts();
+    layout_.assign(experts.begin(), experts.end());
+  }
+  const std::vector<int32_t>& layout() const { return layout_; }
+
+ private:
+  const ScenarioWalk& walk_;
+  double least_ = std::numeric_limits<double>::infinity();
+  std::vector<int32_t> layout_;
+};
+
 }  // namespace
 
 WalkLimits WalkLimitsOf(Effort effort, int32_t num_slots, int32_t num_layers) {
@@ -95,32 +115,22 @@ std::vector<int32_t> ScenarioSolver::Improve(std::span<const int32_t> slots,
   walk.Start(start);
   const double before = walk.Objective();
   if (walk.Pack() && walk.Objective() >= before) walk.Start(start);
-  walk.Walk(limits_.descend, false, options_.abandoned);
   if (options_.hierarchy == Hierarchy::kSoft) {
+    walk.Walk(limits_.descend, false, options_.abandoned);
     whole_.domain.only_on_affine_node = false;
     Arrangement spread = walk.arrangement();
     // A node may have to hold experts twice that the layer need not.
     if (!options_.allow_duplicates) SpreadCopies(spread);
     walk.Start(spread.experts());
-    walk.Walk(limits_.descend, false, options_.abandoned);
   }
-  return Anneal(objective, walk);
-}
-
-std::vector<int32_t> ScenarioSolver::Anneal(ScenarioObjective objective, ScenarioWalk& walk) const {
-  std::vector<int32_t> best;
-  double least = std::numeric_limits<double>::infinity();
-  const auto keep = [&] {
-    if (walk.Objective() >= least) return;
-    least = walk.Objective();
-    best.assign(walk.arrangement().experts().begin(), walk.arrangement().experts().end());
-  };
-  keep();
-  if (limits_.anneal == 0) return best;
+  BestLayout best(walk);
+  walk.Walk(limits_.descend, false, options_.abandoned);
+  best.Keep();
+  if (limits_.anneal == 0) return best.layout();
   if (objective == ScenarioObjective::kMean) {
     walk.Walk(limits_.anneal, true, options_.abandoned);
-    keep();
-    return best;
+    best.Keep();
+    return best.layout();
   }
   // A walk that lowers one scenario at a time ends higher than one that begins where the mean is
   // least.
@@ -128,10 +138,10 @@ std::vector<int32_t> ScenarioSolver::Anneal(ScenarioObjective objective, Scenari
   walk.Walk(limits_.anneal / 2, true, options_.abandoned);
   walk.set_objective(objective);
   walk.Walk(limits_.descend, false, options_.abandoned);
-  keep();
+  best.Keep();
   walk.Walk(limits_.anneal / 2, true, options_.abandoned);
-  keep();
-  return best;
+  best.Keep();
+  return best.layout();
 }
 
 void ScenarioSolver::Solve(const ScenarioLoads& loads,

@@ -42,10 +42,9 @@ class ScenarioSolver {
   void Begin(const ScenarioLoads& loads, std::span<int32_t> slots);
   // The nodes of expert groups with the least objective that the loads of nodes allow.
   NodePartition ChoosePartition(const ScenarioLoads& loads) const;
-  // From a layer to the best layout that the limits find.
+  // Returns the best layout that walks from a layer find within the limits.
   std::vector<int32_t> Improve(std::span<const int32_t> slots, ScenarioObjective objective,
                                ScenarioWalk& walk);
-  std::vector<int32_t> Anneal(ScenarioObjective objective, ScenarioWalk& walk) const;
 
   const Topology& topology_;
   LayerSolverOptions options_;

@@ -183,6 +183,7 @@ void SimRank::OnStaged(const std::shared_ptr<const Proposal>& proposal,
     context_.Count("rank_committed");
     member_.OnApplied(0, 0);
   } else {
+    cadence_.Voted(step_, 1);
     Log(Kind::kDrop, propose.version, propose.digest);
     context_.Count("rank_dropped");
     member_.OnDropped("a transfer failed");
