@@ -86,7 +86,7 @@ EPLB_API int32_t eplb_plan_from_estimates(const eplb_plan_options* options, cons
 /* Plans one placement for several estimated loads [num_loads, L, E], such as those of prefill and
  * decode; each layer of a load counts as if scaled to the same sum. A layer is at least as balanced
  * under any mixture of such scaled loads as under the worst of them. num_loads: 1..64; one load is
- * planned as in eplb_plan_from_estimates. weights: [num_loads], above 0; NULL: all 1. objective:
+ * planned as in eplb_plan_from_estimates. weights: [num_loads], 1e-9..1e9; NULL: all 1. objective:
  * eplb_objective. "deepseek" rejects two or more loads. */
 EPLB_API int32_t eplb_plan_from_scenarios(const eplb_plan_options* options, int32_t num_loads,
                                           const double* loads, const double* weights,

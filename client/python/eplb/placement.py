@@ -122,7 +122,7 @@ def plan(load: Any = None, *, loads: Any = None, weights: Any = None, objective:
     loads: in place of `load`, up to 64 such loads of one shape, as of prefill and decode. Each layer of a load counts as if
         scaled to the same sum. Under any mixture of these a layer is at least as balanced as under the worst of them.
         "deepseek" refuses them.
-    weights: of the loads, above 0; default: all equal. objective: what is minimized, of largest / mean GPU load over the
+    weights: of the loads, 1e-9..1e9; default: all equal. objective: what is minimized, of largest / mean GPU load over the
         loads: the "mean", by weight, or the "worst".
     errors: InvalidArgument naming what cannot be planned.
     """

@@ -5,8 +5,8 @@
 
 The file is an object of JSON: {"format": "eplb.profiles.v1", "profiles": [{"name": "chat", "weight": 1, "load": [[..], ..]}]}.
 A load is [layers, experts], tokens or shares of them; only its proportions within a layer count. A weight is 1 unless given.
-"measured_weight" beside "profiles" is the weight of the measured load: the sum of the profiles' weights unless given; with 0
-the placement serves the profiles alone.
+"measured_weight" beside "profiles" is the weight of the measured load: the sum of the profiles' weights, at most 1e9, unless
+given; with 0 the placement serves the profiles alone.
 """
 
 from __future__ import annotations
@@ -23,17 +23,18 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 import numpy as np
 
-from eplb._arguments import numbers
+from eplb._arguments import numbers, real
 from eplb._programs import path_of
 from eplb.errors import InvalidArgument
 
 _FORMAT = "eplb.profiles.v1"
 MAX_PROFILES = 63  # with the measured load 64 scenarios
+_MAX_WEIGHT = 1e9  # of a scenario; the least weight is 1 / _MAX_WEIGHT
 
 
 @dataclass(frozen=True, eq=False)
 class Profile:
-    """A workload. load: [layers, experts], at least 0. weight: above 0."""
+    """A workload. load: [layers, experts], at least 0. weight: 1e-9..1e9."""
 
     name: str
     load: Any
@@ -43,7 +44,7 @@ class Profile:
 @dataclass(frozen=True, eq=False)
 class Profiles:
     """Contents of a file. source: its path, for messages. loads: float64 [profiles, layers, experts]. weights: [profiles].
-    measured_weight: 0 or more."""
+    measured_weight: 0, or 1e-9..1e9."""
 
     source: str
     names: Tuple[str, ...]
@@ -103,12 +104,13 @@ def _parse(source: str, content: Any) -> Profiles:
             raise InvalidArgument(f"{source}: profile {index} has no name of its own")
         where = f"{source}: profile '{name}'"
         _expect_keys(where, row, ("name", "weight", "load"))
-        found[name] = _load(where, row.get("load")), _weight(f"{where}: weight", row.get("weight", 1), positive=True)
+        found[name] = _load(where, row.get("load")), _weight(f"{where}: weight", row.get("weight", 1))
         first = next(iter(found.values()))[0]
         if found[name][0].shape != first.shape:
             raise InvalidArgument(f"{where}: load has shape {list(found[name][0].shape)}, that of the first has {list(first.shape)}")
     weights = np.array([weight for _, weight in found.values()])
-    measured = _weight(f'{source}: measured_weight', content.get("measured_weight", float(weights.sum())), positive=False)
+    default = min(float(weights.sum()), _MAX_WEIGHT)
+    measured = _weight(f"{source}: measured_weight", content.get("measured_weight", default), or_zero=True)
     return Profiles(source, tuple(found), np.stack([load for load, _ in found.values()]), weights, measured)
 
 
@@ -122,16 +124,19 @@ def _load(where: str, given: Any) -> np.ndarray:
     load = numbers(f"{where}: load", given, "iuf", "numbers [layers, experts]").astype(np.float64)
     if load.ndim != 2 or not load.size:
         raise InvalidArgument(f"{where}: load has shape {list(load.shape)}, expected [layers, experts]")
-    if not ((load >= 0) & np.isfinite(load)).all() or not load.any():
-        raise InvalidArgument(f"{where}: load: expected tokens, finite and at least 0, and some above 0")
+    with np.errstate(all="ignore"):
+        finite = np.isfinite(load.sum(axis=1)).all()
+    if not (load >= 0).all() or not finite or not load.any():
+        raise InvalidArgument(f"{where}: load: expected tokens of at least 0, some above 0, and a finite sum in each layer")
     return load
 
 
-def _weight(where: str, given: Any, positive: bool) -> float:
+def _weight(where: str, given: Any, or_zero: bool = False) -> float:
     number = isinstance(given, (int, float)) and not isinstance(given, bool)
-    if not number or not (given > 0 if positive else given >= 0) or not math.isfinite(given):
-        raise InvalidArgument(f"{where}: {given!r}, expected a number {'above' if positive else 'of at least'} 0")
-    return float(given)
+    weight = real(where, given) if number else math.nan
+    if not 1 / _MAX_WEIGHT <= weight <= _MAX_WEIGHT and not (or_zero and weight == 0):
+        raise InvalidArgument(f"{where}: {given!r}, expected a number, {'0 or ' if or_zero else ''}1e-9..1e9")
+    return weight
 
 
 def main(arguments: Optional[List[str]] = None) -> int:

@@ -53,14 +53,18 @@ class FileTest(unittest.TestCase):
                 ({**file(), "profiles": two[:1] * 64}, "is no list of 1 to 63"), ({**file(), "profiles": [7]}, "profile 0 has no"),
                 ({**file(), "profiles": two[:1] * 2}, "profile 1 has no name of its own$"),
                 ({**file(), "measured": 1}, "unknown key 'measured', expected format, profiles, measured_weight$"),
-                ({**file(), "measured_weight": -1}, "measured_weight: -1, expected a number of at least 0$"),
+                ({**file(), "measured_weight": -1}, "measured_weight: -1, expected a number, 0 or 1e-9..1e9$"),
+                ({**file(), "measured_weight": 2e9}, "measured_weight: 2000000000.0, expected"),
                 (file(wieght=1), "profile 'chat': unknown key 'wieght', expected name, weight, load$"),
-                (file(weight=0), "profile 'chat': weight: 0, expected a number above 0$"),
+                (file(weight=0), "profile 'chat': weight: 0, expected a number, 1e-9..1e9$"),
+                (file(weight=1e-12), "profile 'chat': weight: 1e-12, expected"), (file(weight=float("nan")), "weight: nan, expected"),
+                (file(weight=10 ** 400), "profile 'chat': weight: an integer of 1329 bits is above a double's range$"),
                 (file(weight=True), "profile 'chat': weight: True, expected"), (file(weight="1"), "profile 'chat': weight: '1'"),
                 (file(load=[1, 2]), r"profile 'chat': load has shape \[2\], expected \[layers, experts\]$"),
                 (file(load=[[1], [1, 2]]), "profile 'chat': load: list, expected numbers"),
                 (file(load=None), "profile 'chat': load: object"), (file(load=[[]]), r"profile 'chat': load has shape \[1, 0\]"),
-                (file(load=[[0, 0]]), "profile 'chat': load: expected tokens, finite and at least 0, and some above 0$"),
+                (file(load=[[0, 0]]), "profile 'chat': load: expected tokens of at least 0, some above 0, and a finite sum in each layer$"),
+                (file(load=[[1, 2], [1e308, 1e308]]), "profile 'chat': load: expected tokens"),
                 (file(load=[[1, -2]]), "profile 'chat': load: expected tokens"),
                 (file(load=[[1, float("nan")]]), "profile 'chat': load: expected tokens"),
                 ({**file(), "profiles": two}, r"profile 'code': load has shape \[1, 2\], that of the first has \[1, 4\]$")):
@@ -142,6 +146,13 @@ class EnginesTest(unittest.TestCase):
             self.assertEqual(slots.tolist(), expected.physical_to_logical_map.tolist())
             figures = [1 / 4 / peaks(load / load.sum(axis=1, keepdims=True), slots, 4) for load in loads]
             np.testing.assert_allclose(figures[:len(expected.scenarios)], expected.scenarios)
+
+    def test_weights_at_the_ends_of_their_range_are_planned_for(self):
+        for weight, measured in ((1e-9, 2e-9), (1e9, 1e9)):
+            profiles.write(self.path, [Profile("chat", CHAT, weight), Profile("code", CODE, weight)])
+            self.assertEqual(profiles.read(self.path).measured_weight, measured)
+            slots = self.asked_vllm(eplb.vllm.make_policy("balanced", profiles=self.path))[0]
+            self.assertEqual(self.pairs(slots), [[0, 3], [1, 2]])
 
     def test_profiles_of_another_shape_are_logged_once_and_left_aside(self):
         load = torch.tensor([[5, 4, 3, 2, 1, 1]])
