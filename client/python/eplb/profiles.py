@@ -29,7 +29,7 @@ from eplb.errors import InvalidArgument
 
 _FORMAT = "eplb.profiles.v1"
 MAX_PROFILES = 63  # with the measured load 64 scenarios
-_MAX_WEIGHT = 1e9  # of a scenario; the least weight is 1 / _MAX_WEIGHT
+_MAX_WEIGHT = 1e9  # the least is 1 / _MAX_WEIGHT, as for each scenario of a plan
 
 
 @dataclass(frozen=True, eq=False)
