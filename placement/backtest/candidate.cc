@@ -25,12 +25,11 @@ std::vector<Tried> AllTried() {
           {{4}, {1, 2, 4}},
           {{.windows = 2, .forecasting = Forecasting::kTrend}, {1}},
           {{.windows = kAutoWindows, .forecasting = Forecasting::kKalman}, {1, 4}},
-          {{.windows = 4, .as_scenarios = true}, {1}},
           {{.windows = kAutoWindows, .as_scenarios = true}, {1}}};
 }
 
-std::string ShortName(const LoadEstimate& estimate) {
-  if (estimate.as_scenarios) return absl::StrCat("scenarios-", estimate.windows);
+const char* ShortName(const LoadEstimate& estimate) {
+  if (estimate.as_scenarios) return "scenarios";
   if (estimate.forecasting == Forecasting::kTrend) return "trend";
   if (estimate.forecasting == Forecasting::kKalman) return "kalman";
   if (estimate.windows == 1) return "last";

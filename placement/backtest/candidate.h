@@ -54,7 +54,7 @@ std::string NameOf(const Candidate& candidate);
 
 // Returns each policy that the registry lists for this split, with each estimate: the last window
 // and the sum of 4 windows at cadences 1, 2 and 4, a filtered average of 8 windows at cadences 1
-// and 4. An average, the trend, and 4 and 8 windows as scenarios have cadence 1.
+// and 4. An average, the trend and 8 windows as scenarios have cadence 1.
 // A job begins with the first of them.
 std::vector<Candidate> CandidatesFor(SplitMode split);
 inline constexpr int64_t kAutoWindows = 8;  // windows that the longest of their estimates looks at

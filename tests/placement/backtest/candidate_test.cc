@@ -18,9 +18,9 @@ SeenWindow Window(int64_t tokens, int64_t num_steps = 10) {
 }
 
 TEST(CandidateTest, EveryPolicyThatIsTriedHasTheSameEstimatesAndCadences) {
-  const std::vector<std::string> tried = {"last/1",   "last/2",   "last/4",        "ema/1",
-                                          "sum/1",    "sum/2",    "sum/4",         "trend/1",
-                                          "kalman/1", "kalman/4", "scenarios-4/1", "scenarios-8/1"};
+  const std::vector<std::string> tried = {"last/1",   "last/2",   "last/4",     "ema/1",
+                                          "sum/1",    "sum/2",    "sum/4",      "trend/1",
+                                          "kalman/1", "kalman/4", "scenarios/1"};
   for (const SplitMode split : {SplitMode::kEqual, SplitMode::kBatch}) {
     const auto candidates = CandidatesFor(split);
     ASSERT_EQ(candidates.size(), 2 * tried.size()) << "two policies";
