@@ -33,16 +33,23 @@ absl::StatusOr<std::vector<double>> WeightsOf(const LoadOptions& options) {
   return weights;
 }
 
-// The files' names without folder and suffix, or with the folder if two of them are the same.
+// The files' names without suffix, each in as many of its folders as make all names different. The
+// paths if no number of folders does.
 std::vector<std::string> NamesOf(const std::vector<std::string>& paths) {
+  std::vector<std::filesystem::path> folders(paths.begin(), paths.end());
   std::vector<std::string> names;
-  std::vector<std::string> in_folders;
-  for (const std::filesystem::path path : paths) {
-    names.push_back(path.stem().string());
-    in_folders.push_back((path.parent_path().filename() / path.stem()).string());
+  for (std::filesystem::path& folder : folders) {
+    names.push_back(folder.stem().string());
+    folder = folder.parent_path();
   }
-  const std::set<std::string> different(names.begin(), names.end());
-  return different.size() == names.size() ? names : in_folders;
+  while (std::set<std::string>(names.begin(), names.end()).size() < names.size()) {
+    if (std::ranges::none_of(folders, &std::filesystem::path::has_filename)) return paths;
+    for (size_t i = 0; i < names.size(); ++i) {
+      names[i] = (folders[i].filename() / names[i]).string();
+      folders[i] = folders[i].parent_path();
+    }
+  }
+  return names;
 }
 
 // REQUIRES: at least one scenario, all of one shape and with tokens.
