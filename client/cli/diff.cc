@@ -15,6 +15,7 @@
 #include "client/cli/explanation.h"
 #include "client/cli/flags.h"
 #include "client/cli/formats/format_table.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/text.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
@@ -93,9 +94,13 @@ absl::StatusOr<Difference> Compare(const DiffOptions& options, const Side& from,
   EPLB_ASSIGN_OR_RETURN(const LoadFile file, ReadLoadFile(options.load, options.reading));
   difference.note = NotesOn(options.load, file);
   EPLB_ASSIGN_OR_RETURN(const Load load, CombineWindows(file.windows, WindowRule()));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation before,
-                        InFile(options.load, Evaluate(load, from.placement)));
-  EPLB_ASSIGN_OR_RETURN(const Evaluation after, Evaluate(load, to.placement));
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds_before, SpeedsOfPlacement(from.placement));
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds_after, SpeedsOfPlacement(to.placement));
+  EPLB_ASSIGN_OR_RETURN(
+      const Evaluation before,
+      InFile(options.load, Evaluate(load, from.placement, {.speeds = &speeds_before})));
+  EPLB_ASSIGN_OR_RETURN(const Evaluation after,
+                        Evaluate(load, to.placement, {.speeds = &speeds_after}));
   difference.balancedness_from = before.mean_balancedness;
   difference.balancedness_to = after.mean_balancedness;
   return difference;
@@ -188,7 +193,9 @@ void AddDiff(const Flags& root) {
             "First placement: a file, vN (a version that the daemon keeps), or now")
       .Required();
   flags.Text("to", "TO", options.to, "Second placement, in the same forms").Required();
-  flags.Text("--load", "FILE", options.load, "Also show the balancedness under this load");
+  flags.Text("--load", "FILE", options.load,
+             "Also show the balancedness under this load, as if all GPUs with experts were equally "
+             "fast");
   AddOptionalLoadReading(flags, options.reading);
   AddJobOption(flags, options.job);
   AddQueryOptions(flags, options.query, {kNotFound, kConditionNotMet});

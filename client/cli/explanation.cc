@@ -7,6 +7,7 @@
 
 #include "base/status_macros.h"
 #include "client/cli/job_text.h"
+#include "client/cli/shape_options.h"
 #include "placement/split/batch_split.h"
 
 namespace eplb::cli {
@@ -78,15 +79,6 @@ absl::StatusOr<Explanation> AskOnce(const QueryOptions& options, const std::stri
   return explanation;
 }
 
-// GPUs that hold experts; the others are in neither mean nor maximum.
-int32_t CountUsable(const Placement& placement) {
-  int32_t usable = 0;
-  for (int32_t gpu = 0; gpu < placement.topology().num_gpus(); ++gpu) {
-    if (placement.Holds(GpuId{gpu})) ++usable;
-  }
-  return usable;
-}
-
 // The GPU speeds that the daemon's decisions use.
 absl::StatusOr<GpuSpeeds> SpeedsInUse(const v1::JobStatus& job, int32_t num_gpus) {
   std::vector<double> speeds(static_cast<size_t>(num_gpus), 1);
@@ -114,7 +106,8 @@ absl::Status EvaluateWindow(Explanation& explanation) {
   if (gpu_loads && gpu_loads->cols() == num_gpus) {
     RealMatrix loads = *gpu_loads;
     for (int32_t gpu = 0; gpu < num_gpus; ++gpu) loads.col(gpu) /= speeds.SpeedOf(GpuId{gpu});
-    explanation.measured = EvaluateGpuLoads(std::move(loads), CountUsable(placement));
+    EPLB_ASSIGN_OR_RETURN(const GpuSpeeds held, SpeedsOfPlacement(placement));
+    explanation.measured = EvaluateGpuLoads(std::move(loads), held.num_usable());
   }
   if (explanation.before) {
     absl::StatusOr<Evaluation> before =

@@ -19,6 +19,7 @@
 #include "client/cli/formats/format_table.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/formats/load_window.h"
+#include "client/cli/shape_options.h"
 #include "client/cli/text.h"
 #include "placement/evaluate.h"
 #include "proto/wire/placement_files.h"
@@ -160,8 +161,9 @@ absl::StatusOr<std::string> BalanceUnder(const std::string& placement, const std
   EPLB_ASSIGN_OR_RETURN(const wire::PlacementWithShares read, ReadPlacementWithShares(placement));
   EPLB_ASSIGN_OR_RETURN(const Load load, InFile(path, CombineWindows(file.windows, WindowRule{})));
   const RealMatrix* const shares = read.replica_share.has_value() ? &*read.replica_share : nullptr;
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, SpeedsOfPlacement(read.placement));
   EPLB_ASSIGN_OR_RETURN(const Evaluation evaluation,
-                        Evaluate(load, read.placement, {.shares = shares}));
+                        Evaluate(load, read.placement, {.speeds = &speeds, .shares = shares}));
   return absl::StrCat("balancedness ", FigureText(evaluation.mean_balancedness), " under ", path);
 }
 
@@ -262,7 +264,7 @@ void AddLint(const Flags& root) {
              "Number of GPUs, if another system's file has none");
   flags.Texts("--load", "FILE", options.loads,
               "Load whose layers and experts must be the same; of several, the balancedness under "
-              "each is printed to stderr");
+              "each is printed to stderr, as if all GPUs with experts were equally fast");
   AddOptionalLoadReading(flags, options.reading);
   flags.Text("--against", "FILE", options.against, "Placement whose shape must be the same");
   flags.Switch("--strict", options.strict,

@@ -188,6 +188,15 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
   return InvalidInput("--unusable-gpus: ", made.status().message());
 }
 
+absl::StatusOr<GpuSpeeds> SpeedsOfPlacement(const Placement& placement) {
+  const int32_t num_gpus = placement.topology().num_gpus();
+  std::vector<int32_t> unusable;
+  for (int32_t gpu = 0; gpu < num_gpus; ++gpu) {
+    if (!placement.Holds(GpuId{gpu})) unusable.push_back(gpu);
+  }
+  return GpuSpeeds::Make(num_gpus, {}, unusable);
+}
+
 Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology) {
   if (const auto given = GivenHierarchy(options); given.has_value()) return *given;
   if (!options.policy.follows_reference) return DefaultHierarchy(topology);

@@ -16,6 +16,7 @@
 #include "placement/decision/cost.h"
 #include "placement/gpu_speeds.h"
 #include "placement/load.h"
+#include "placement/placement.h"
 #include "placement/policies/registry.h"
 #include "placement/policy.h"
 #include "placement/split/batch_split.h"
@@ -64,6 +65,9 @@ absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& op
 PolicyOptions PolicyOptionsOf(const ShapeOptions& options);
 absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& load, int32_t slots);
 absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOptions& options);
+// GPU speeds to assume if only the placement is known: GPUs without experts are unusable, and the
+// others are equally fast.
+absl::StatusOr<GpuSpeeds> SpeedsOfPlacement(const Placement& placement);
 // The hierarchy that the policy obeys on this topology: --hierarchy, else the policy's own rule.
 Hierarchy HierarchyInForce(const ShapeOptions& options, const Topology& topology);
 absl::StatusOr<Costs> MakeCosts(const CostOptions& options);
