@@ -1,7 +1,9 @@
 #include "client/cli/plan_report.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <span>
 #include <utility>
 #include <vector>
 
@@ -11,6 +13,7 @@
 #include "base/errors.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
+#include "placement/figure_mean.h"
 #include "placement/search/bound.h"
 #include "placement/split/batch_split.h"
 #include "proto/wire/placement_json.h"
@@ -73,7 +76,8 @@ std::string ScenariosToJson(const ScenarioFigures& figures) {
   absl::StrAppend(&text, "],\"objective\":{\"name\":\"", ObjectiveName(figures.objective),
                   "\",\"mean\":", Number(figures.after.mean_objective),
                   ",\"per_layer\":", Array(figures.after.objective), ",",
-                  BoundToJson("bound_per_layer", figures.gap), "}");
+                  BoundToJson("bound_per_layer", figures.gap),
+                  ",\"mixtures_at_least\":", Number(figures.mixtures_at_least), "}");
   if (!figures.choice.has_value()) return text;
   const ScenarioChoice& choice = *figures.choice;
   return absl::StrCat(text, ",\"scenario_choice\":{\"windows\":[",
@@ -93,6 +97,15 @@ absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement&
     if (!before.Holds(GpuId{gpu})) unusable.push_back(gpu);
   }
   return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
+}
+
+std::optional<double> LeastOfMixtures(std::span<const Evaluation> scenarios) {
+  FigureMean mean;
+  for (size_t layer = 0; layer < scenarios.front().balancedness.size(); ++layer) {
+    const auto in_layer = [layer](const Evaluation& one) { return one.balancedness[layer]; };
+    mean.Add(in_layer(*std::ranges::min_element(scenarios, LessBalanced, in_layer)));
+  }
+  return mean.Value();
 }
 
 // before, speeds: the placement before the plan, and its GPUs. bound: what the bounds hold for.
@@ -119,6 +132,7 @@ absl::StatusOr<ScenarioFigures> MakeScenarioFigures(const PlanProblem& problem,
   std::vector<double> found;
   for (const auto& layer : figures.after.objective) found.push_back(layer.value_or(0));
   EPLB_ASSIGN_OR_RETURN(figures.gap, GapsToBounds(found, bounds));
+  figures.mixtures_at_least = LeastOfMixtures(figures.after.scenarios);
   return figures;
 }
 

@@ -196,6 +196,8 @@ std::string ScenarioText(const PlanReport& report, const ScenarioFigures& figure
       Paragraph(absl::StrCat("Under any mixture of these loads, each layer is at least as balanced "
                              "as under the worst of them",
                              batch ? ", but for rounding to whole tokens" : "",
+                             ". The mean over layers of a mixture is at least ",
+                             FigureText(figures.mixtures_at_least),
                              ". A load that resembles none of them may be less balanced."),
                 terminal));
   if (figures.choice.has_value()) text += Paragraph(ChoiceText(*figures.choice), terminal);

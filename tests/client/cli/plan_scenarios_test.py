@@ -74,6 +74,7 @@ class ScenariosTest(command.CommandTest):
                        for layer in range(3)]
             for figure, least in zip(balancedness(mixture, plan["placement"]), worst):
                 self.assertGreaterEqual(figure, least - 1e-9)
+        self.assertAlmostEqual(plan["objective"]["mixtures_at_least"], sum(worst) / 3)
 
     def test_serves_the_loads_better_than_a_plan_for_one_or_for_their_sum(self):
         def least(placement):
@@ -119,16 +120,32 @@ class ScenariosTest(command.CommandTest):
             words = " ".join(text.split())
             self.assertRegex(words, r"Objective mean: .* is 1\.\d{4} on average over layers \(static 1\.\d{4}\)\. Above the "
                                     r"proved bound: [\d.]+ % on average")
-            self.assertIn("Under any mixture of these loads, each layer is at least as balanced as under the worst of them.",
-                          words)
-        # Names that are the same without their folders have their folder.
-        folders = [self.directory / name for name in ("day", "night")]
-        for folder, name in zip(folders, ("chat", "code")):
-            folder.mkdir()
-            (folder / "load.json").write_text(json.dumps(self.loads[name]))
-        text = table(*(word for folder in folders for word in ("--load", folder / "load.json")), *SHAPE)
-        self.assertRegex(text, r"\nday/load +1 ")
-        self.assertRegex(text, r"\nnight/load +1 ")
+            self.assertRegex(words, r"Under any mixture of these loads, each layer is at least as balanced as under the worst of "
+                                    r"them\. The mean over layers of a mixture is at least 0\.\d{4}\.")
+
+    def test_the_names_of_loads_are_different(self):
+        def names(*paths):
+            for path in paths:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(json.dumps(self.loads["chat"]))
+            return [row["load"] for row in self.plan(*(word for path in paths for word in ("--load", path)), *SHAPE)["scenarios"]]
+
+        here = self.directory
+        self.assertEqual(names(here / "day/load.json", here / "night/load.json"), ["day/load", "night/load"])
+        self.assertEqual(names(here / "day/1/load.json", here / "night/1/load.json"), ["day/1/load", "night/1/load"])
+        paths = [here / "day/load.json", here / "day/load.txt"]
+        self.assertEqual(names(*paths), [str(path) for path in paths])
+
+    def test_lint_and_diff_leave_out_a_gpu_without_experts_as_the_plan_does(self):
+        out = self.directory / "out.json"
+        plan = self.plan(*self.flags, "--gpus", 4, "--slots", 24, "--unusable-gpus", 1, "--out", out)
+        linted = command.run("lint", "--placement", out, *self.flags).stderr
+        for row in plan["scenarios"]:
+            figure, path = row["balancedness"]["mean"], self.paths[row["load"]]
+            self.assertIn(f"balancedness {figure:.4f} under {path}", linted)
+            diff = json.loads(command.run("diff", out, out, "--load", path, "-o", "json").stdout)
+            for side in ("balancedness_from", "balancedness_to"):
+                self.assertAlmostEqual(diff[side], figure)
 
     def test_wrong_flags_and_loads_are_exit_2(self):
         odd = self.write("odd.json", "[[1,2,3]]")
