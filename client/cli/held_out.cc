@@ -10,8 +10,6 @@ std::string WindowsText(size_t first, size_t end) {
   return absl::StrCat("windows ", first, "..", end - 1);
 }
 
-bool HasTokens(const Load& load) { return (load.ToDouble() > 0).any(); }
-
 }  // namespace
 
 HeldOut HoldOut(std::span<const LoadWindow> windows) {
@@ -19,10 +17,10 @@ HeldOut HoldOut(std::span<const LoadWindow> windows) {
   HeldOut result{.planned = windows.first(windows.size() - later), .out_of_sample = later > 0};
   const auto scored = later > 0 ? windows.last(later) : windows;
   for (const LoadWindow& window : result.planned) {
-    result.planned_on_tokens = result.planned_on_tokens || HasTokens(window.load);
+    result.planned_on_tokens = result.planned_on_tokens || window.load.has_tokens();
   }
   for (const LoadWindow& window : scored) {
-    result.scored_on_tokens = result.scored_on_tokens || HasTokens(window.load);
+    result.scored_on_tokens = result.scored_on_tokens || window.load.has_tokens();
     result.scored.push_back(window.load);
     result.scored_steps += static_cast<double>(window.last_step - window.first_step) + 1;
   }

@@ -143,7 +143,7 @@ absl::StatusOr<PlannedLoads> LoadsOfFiles(const LoadOptions& options,
   for (size_t i = 0; i < files.size(); ++i) {
     const std::string& path = options.paths[i];
     EPLB_ASSIGN_OR_RETURN(Load load, InFile(path, CombineWindows(files[i].windows, rule)));
-    if (!(load.ToDouble() > 0).any()) return InvalidInput(path, ": the load has no tokens");
+    if (!load.has_tokens()) return InvalidInput(path, ": the load has no tokens");
     scenarios.push_back({std::move(load), weights[i]});
   }
   return LoadsOfScenarios(options, std::move(scenarios), NamesOf(options.paths));

@@ -34,7 +34,7 @@ class ScenarioLayers {
  private:
   std::span<const Scenario> scenarios_;
   ScenarioObjective objective_;
-  std::vector<RealMatrix> shares_;  // [L, E] of each scenario
+  std::vector<RealMatrix> shares_;  // [K], each [L, E]
 };
 
 }  // namespace eplb
