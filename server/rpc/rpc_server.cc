@@ -94,9 +94,6 @@ void Limit(const RpcOptions& options, grpc::ServerBuilder* builder) {
   builder->SetResourceQuota(grpc::ResourceQuota("eplbd").Resize(options.max_memory_bytes));
   builder->AddChannelArgument(GRPC_ARG_MAX_CONCURRENT_STREAMS, options.max_streams_per_connection);
   builder->AddChannelArgument(GRPC_ARG_MAX_METADATA_SIZE, kMaxMetadataBytes);
-  // With these probes gRPC reads megabytes of each connection ahead of the daemon, and ends streams
-  // when a backlog reaches max_memory_bytes. Without them it reads 64 KiB ahead.
-  builder->AddChannelArgument(GRPC_ARG_HTTP2_BDP_PROBE, 0);
   // A connection that sends nothing, or a byte at a time, ends here.
   builder->AddChannelArgument(
       GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS,
