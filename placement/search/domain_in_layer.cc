@@ -30,6 +30,7 @@ void SpreadCopies(Arrangement& arrangement) {
     }
     for (int32_t slot = arrangement.first_slot(gpu); slot < arrangement.end_slot(gpu); ++slot) {
       int32_t& held = copies[AsIndex(arrangement.expert_in(slot))];
+      if (held == 1) continue;
       const int32_t wanted = MostWanted(arrangement, copies);
       int32_t& lacking = copies[AsIndex(wanted)];
       if (held - lacking <= 1) continue;

@@ -51,12 +51,13 @@ class DomainSolver {
   // After Solve: descends from another layout with a little work. The answer is the better one.
   const Arrangement& SolveFrom(std::span<const int32_t> experts);
 
+  // The answer is near the bound or good enough; after Solve.
+  bool Done() const { return best_peak_ <= target() || IsAbandoned(limits_.abandoned); }
   // Proved; after Solve.
   double bound() const { return bound_; }
   int64_t work_done() const { return limits_.work - work_.left; }
 
  private:
-  bool Done() const { return best_peak_ <= target() || IsAbandoned(limits_.abandoned); }
   double target() const;
   void Keep();
   // Packs counts_ and descends by exchanges. False when that cannot give a better layout.

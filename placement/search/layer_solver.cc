@@ -179,6 +179,7 @@ void LayerSolver::SolveFlat(std::span<const std::span<const int32_t>> candidates
   const Arrangement* found = &whole_.solver->Solve();
   Arrangement start(whole_.domain);
   for (const std::span<const int32_t> candidate : candidates) {
+    if (whole_.solver->Done()) break;
     const std::vector<int32_t> layout = whole_.Read(candidate);
     if (!HoldsAll(layout, whole_.domain.num_experts())) continue;
     start.Assign(layout);
