@@ -19,6 +19,9 @@ constexpr double kRealizedMemory = 1 - 1.0 / 16;
 constexpr double kUsuallyRealized = 0.5;  // before anything was seen, with the weight of one window
 // Decisions that a gain counts over. A slower cadence counts over more windows.
 constexpr double kHorizon = 4;
+// Windows that the gain of a placement for scenarios counts over, at most: it is made to last as
+// long as the windows that it was made from.
+constexpr int64_t kMaxHorizon = 64;
 // Part of the uncharged migrations that each window charges. A candidate is judged by its current
 // costs and savings, not by the cost of its first placement.
 constexpr double kCharged = 1.0 / 32;
@@ -71,22 +74,28 @@ absl::StatusOr<Placement> LayersOf(const Placement& placement, std::span<const L
   return Placement::FromSlotsAndRanks(topology, slots, ranks);
 }
 
-absl::StatusOr<SeenWindow> LayersOf(const SeenWindow& window, std::span<const LayerId> layers) {
+absl::StatusOr<std::shared_ptr<const Load>> LayersOf(const Load& whole,
+                                                     std::span<const LayerId> layers) {
   const auto rows = static_cast<Eigen::Index>(layers.size());
   const auto row_of = [&layers](Eigen::Index i) { return layers[static_cast<size_t>(i)].value; };
   const auto load = [&]() -> absl::StatusOr<Load> {
-    if (window.load->is_counts()) {
-      LoadMatrix counts(rows, window.load->num_experts());
-      for (Eigen::Index i = 0; i < rows; ++i) counts.row(i) = window.load->counts().row(row_of(i));
+    if (whole.is_counts()) {
+      LoadMatrix counts(rows, whole.num_experts());
+      for (Eigen::Index i = 0; i < rows; ++i) counts.row(i) = whole.counts().row(row_of(i));
       return Load::FromCounts(std::move(counts));
     }
-    const RealMatrix all = window.load->ToDouble();
+    const RealMatrix all = whole.ToDouble();
     RealMatrix cells(rows, all.cols());
     for (Eigen::Index i = 0; i < rows; ++i) cells.row(i) = all.row(row_of(i));
     return Load::FromEstimates(std::move(cells));
   };
   EPLB_ASSIGN_OR_RETURN(Load some, load());
-  return SeenWindow{std::make_shared<const Load>(std::move(some)), window.num_steps};
+  return std::make_shared<const Load>(std::move(some));
+}
+
+absl::StatusOr<SeenWindow> LayersOf(const SeenWindow& window, std::span<const LayerId> layers) {
+  EPLB_ASSIGN_OR_RETURN(std::shared_ptr<const Load> load, LayersOf(*window.load, layers));
+  return SeenWindow{std::move(load), window.num_steps};
 }
 
 }  // namespace
@@ -151,10 +160,10 @@ LearnedGate Backtest::GateOf(const Shadow& shadow, double net_seconds) const {
   double budget = std::numeric_limits<double>::infinity();
   if (alone || net_seconds < 0) budget = Finite(kAllowance * unmoved_seconds_ + net_seconds);
   if (alone) budget /= 2;  // the migration, and the way back
-  // A placement for scenarios is made to last as long as the windows that it was made from.
-  const LoadEstimate& estimate = shadow.candidate.estimate;
-  const double horizon = std::max(kHorizon * cadence * options_.every,
-                                  estimate.as_scenarios ? double(estimate.windows) : 0.0);
+  double horizon = kHorizon * cadence * options_.every;
+  if (shadow.candidate.estimate.as_scenarios) {
+    horizon = std::max(horizon, static_cast<double>(std::min(num_windows_, kMaxHorizon)));
+  }
   return {.horizon_steps = horizon * steps_per_window_,
           .windows = num_windows_ > 1 ? num_windows_ : 0,
           .shown = {realized(0), proved(1), missed(1)},
@@ -250,11 +259,11 @@ absl::StatusOr<std::vector<double>> Backtest::PredictedFalls(const ExpectedLoad&
   return falls;
 }
 
-absl::StatusOr<const Backtest::Solved*> Backtest::Solve(const Shadow& shadow,
-                                                        std::span<const SeenWindow> windows,
+absl::StatusOr<const Backtest::Solved*> Backtest::Solve(const Shadow& shadow, const Seen& seen,
                                                         const BacktestInput& input,
                                                         std::deque<Solved>& solved) const {
-  EPLB_ASSIGN_OR_RETURN(ExpectedLoad expected, ExpectLoad(shadow.candidate.estimate, windows));
+  EPLB_ASSIGN_OR_RETURN(ExpectedLoad expected,
+                        ExpectLoad(shadow.candidate.estimate, seen.windows, seen.history));
   const auto known = std::ranges::find_if(solved, [&](const Solved& one) {
     return one.policy == shadow.candidate.policy && one.before == shadow.placement.target() &&
            one.expected == expected;
@@ -351,9 +360,23 @@ absl::Status Backtest::Advance(const BacktestInput& input) {
   return DecideWhereDue(recent, input);
 }
 
+absl::StatusOr<Backtest::Seen> Backtest::SeenOf(std::span<const SeenWindow> recent,
+                                                const BacktestInput& input) const {
+  Seen seen;
+  for (const SeenWindow& window : recent) {
+    EPLB_ASSIGN_OR_RETURN(SeenWindow some, LayersOf(window, layers_));
+    seen.windows.push_back(std::move(some));
+  }
+  for (const TypicalLoad& whole : input.history) {
+    TypicalLoad& some = seen.history.emplace_back(whole);
+    EPLB_ASSIGN_OR_RETURN(some.load, LayersOf(*whole.load, layers_));
+  }
+  return seen;
+}
+
 absl::Status Backtest::DecideWhereDue(std::span<const SeenWindow> recent,
                                       const BacktestInput& input) {
-  std::vector<SeenWindow> windows;
+  std::optional<Seen> seen;
   std::deque<Solved> solved;
   for (Shadow& shadow : shadows_) {
     if (shadow.candidate.policy.empty()) continue;
@@ -361,11 +384,10 @@ absl::Status Backtest::DecideWhereDue(std::span<const SeenWindow> recent,
     const int64_t due = int64_t{shadow.candidate.cadence} * options_.every;
     if (shadow.windows_since_decision >= 0 && shadow.windows_since_decision < due) continue;
     shadow.windows_since_decision = 0;
-    for (size_t i = windows.size(); i < recent.size(); ++i) {
-      EPLB_ASSIGN_OR_RETURN(SeenWindow some, LayersOf(recent[i], layers_));
-      windows.push_back(std::move(some));
+    if (!seen) {
+      EPLB_ASSIGN_OR_RETURN(seen, SeenOf(recent, input));
     }
-    EPLB_ASSIGN_OR_RETURN(const Solved* one, Solve(shadow, windows, input, solved));
+    EPLB_ASSIGN_OR_RETURN(const Solved* one, Solve(shadow, *seen, input, solved));
     EPLB_RETURN_IF_ERROR(Decide(shadow, *one, input));
   }
   return absl::OkStatus();

@@ -47,7 +47,8 @@ struct BacktestInput {
   std::span<const SeenWindow> windows;  // oldest first, at least one; of the whole model
   const Placement& incumbent;           // active during the newest of them; of the whole model
   const Costs& costs;                   // costs of the whole model
-  const GpuSpeeds* speeds = nullptr;    // see PolicyInput::speeds, and
+  std::span<const TypicalLoad> history = {};  // with the newest window
+  const GpuSpeeds* speeds = nullptr;          // see PolicyInput::speeds, and
   const std::atomic<bool>* abandoned = nullptr;
 };
 
@@ -149,7 +150,13 @@ class Backtest {
     Placement before;
     Placement after;
   };
-  absl::StatusOr<const Solved*> Solve(const Shadow& shadow, std::span<const SeenWindow> windows,
+  // Windows and history of the tested layers.
+  struct Seen {
+    std::vector<SeenWindow> windows;
+    std::vector<TypicalLoad> history;
+  };
+  absl::StatusOr<Seen> SeenOf(std::span<const SeenWindow> recent, const BacktestInput& input) const;
+  absl::StatusOr<const Solved*> Solve(const Shadow& shadow, const Seen& seen,
                                       const BacktestInput& input, std::deque<Solved>& solved) const;
   absl::Status Decide(Shadow& shadow, const Solved& solved, const BacktestInput& input) const;
   absl::StatusOr<Evaluation> Evaluated(const SeenWindow& window, const Placement& placement,

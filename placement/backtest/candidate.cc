@@ -41,12 +41,28 @@ std::string LongName(const LoadEstimate& estimate) {
   if (estimate.forecasting == Forecasting::kKalman) {
     return absl::StrCat("on ", estimate.windows, " windows, filtered by their drift and noise");
   }
-  if (estimate.as_scenarios) {
-    return absl::StrCat("on the last ", estimate.windows, " windows, each as a scenario");
-  }
+  if (estimate.as_scenarios) return "on the typical loads of the job, each as a scenario";
   if (estimate.windows == 1) return "on the last window";
   if (estimate.decay) return "on an average that halves with each window";
   return absl::StrCat("on the sum of ", estimate.windows, " windows");
+}
+
+// num_windows: recent ones, which the history holds.
+absl::StatusOr<ExpectedLoad> ExpectHistory(std::span<const TypicalLoad> history,
+                                           int64_t num_windows) {
+  ExpectedLoad expected{
+      .load = *history.front().load, .num_windows = num_windows, .recent_steps = 0};
+  for (const TypicalLoad& one : history) {
+    EPLB_ASSIGN_OR_RETURN(Load load, Load::FromEstimates(one.num_windows * one.load->ToDouble()));
+    expected.recent.push_back(std::move(load));
+    expected.recent_steps += one.num_windows * one.num_steps;
+    expected.scenarios.push_back({.load = *one.load, .weight = one.num_windows});
+  }
+  std::vector<const Load*> loads;
+  for (const Load& load : expected.recent) loads.push_back(&load);
+  EPLB_ASSIGN_OR_RETURN(expected.load, CombineLoads(loads, std::nullopt));
+  expected.num_steps = expected.recent_steps;
+  return expected;
 }
 
 }  // namespace
@@ -85,7 +101,8 @@ std::vector<Candidate> CandidatesFor(SplitMode split) {
 }
 
 absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
-                                        std::span<const SeenWindow> windows) {
+                                        std::span<const SeenWindow> windows,
+                                        std::span<const TypicalLoad> history) {
   windows = windows.last(std::min(windows.size(), static_cast<size_t>(estimate.windows)));
   std::vector<const Load*> loads;
   std::vector<double> steps;
@@ -107,17 +124,12 @@ absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
                         .recent_steps = steps.back()};
   }
   EPLB_ASSIGN_OR_RETURN(Load load, CombineLoads(loads, estimate.decay));
-  std::vector<Scenario> scenarios;
-  for (const Load& window : recent) {
-    if (estimate.as_scenarios && window.has_tokens()) scenarios.push_back({window});
-  }
-  if (scenarios.size() < 2) scenarios.clear();
+  if (estimate.as_scenarios && history.size() > 1) return ExpectHistory(history, num_windows);
   return ExpectedLoad{.load = std::move(load),
                       .num_steps = CombineSteps(steps, estimate.decay),
                       .num_windows = num_windows,
                       .recent = std::move(recent),
-                      .recent_steps = std::accumulate(steps.begin(), steps.end(), 0.0),
-                      .scenarios = std::move(scenarios)};
+                      .recent_steps = std::accumulate(steps.begin(), steps.end(), 0.0)};
 }
 
 }  // namespace eplb

@@ -11,6 +11,7 @@
 
 #include "absl/status/statusor.h"
 
+#include "placement/backtest/load_history.h"
 #include "placement/evaluate.h"
 #include "placement/load.h"
 #include "placement/scenarios.h"
@@ -32,7 +33,8 @@ struct LoadEstimate {
   // If set, estimate = decay * estimate + (1 - decay) * window, oldest first. Otherwise their sum.
   std::optional<double> decay = std::nullopt;
   Forecasting forecasting = Forecasting::kNone;  // otherwise in place of sum and average
-  // Windows are scenarios (placement/scenarios.h): each shall be balanced, not their sum alone.
+  // The typical loads of the job's history, in place of sum and average: scenarios
+  // (placement/scenarios.h), of which each shall be balanced, not their sum alone.
   bool as_scenarios = false;
 
   friend bool operator==(const LoadEstimate&, const LoadEstimate&) = default;
@@ -54,7 +56,7 @@ std::string NameOf(const Candidate& candidate);
 
 // Returns each policy that the registry lists for this split, with each estimate: the last window
 // and the sum of 4 windows at cadences 1, 2 and 4, a filtered average of 8 windows at cadences 1
-// and 4. An average, the trend and 8 windows as scenarios have cadence 1.
+// and 4. An average, the trend and scenarios have cadence 1.
 // A job begins with the first of them.
 std::vector<Candidate> CandidatesFor(SplitMode split);
 inline constexpr int64_t kAutoWindows = 8;  // windows that the longest of their estimates looks at
@@ -63,10 +65,11 @@ struct ExpectedLoad {
   Load load;
   double num_steps = 1;     // steps that `load` stands for
   int64_t num_windows = 1;  // windows that it was made from
-  // Batches that are expected: those windows, oldest first, or the forecast itself.
+  // Batches that are expected: those windows, oldest first; the forecast itself; or the typical
+  // loads, each times the windows that it stands for.
   std::vector<Load> recent;
   double recent_steps = 1;               // steps of these batches together
-  std::vector<Scenario> scenarios = {};  // those of them that have tokens; empty: `load` is one
+  std::vector<Scenario> scenarios = {};  // the typical loads; empty: `load` is one
 
   // Loads whose fullest GPUs count each for itself: exact splits and scenarios evaluate each of the
   // batches; otherwise none, and `load` counts as one.
@@ -80,8 +83,10 @@ struct ExpectedLoad {
   friend bool operator==(const ExpectedLoad&, const ExpectedLoad&) = default;
 };
 
-// windows: oldest first, at least one. errors: those of CombineLoads.
+// windows: oldest first, at least one. history: with the newest of them. errors: those of
+// CombineLoads.
 absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
-                                        std::span<const SeenWindow> windows);
+                                        std::span<const SeenWindow> windows,
+                                        std::span<const TypicalLoad> history);
 
 }  // namespace eplb

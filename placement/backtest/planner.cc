@@ -46,7 +46,8 @@ absl::StatusOr<PlannerState> StateFor(const PlannerQuestion& question, const Pla
                       .start = std::move(start),
                       .windows_since_decision =
                           question.windows_since_decision < 0 ? -1 : std::max<int64_t>(0, before),
-                      .costs = question.costs};
+                      .costs = question.costs,
+                      .history = question.history};
 }
 
 // A single candidate without prices leaves nothing to choose and nothing to weigh.
@@ -63,11 +64,16 @@ absl::Status TakeWindows(const PlannerQuestion& question, const Placement& incum
   const bool begins = state.backtest.num_windows() == 0 && !all.empty();
   for (size_t taken = begins ? std::min(first_fresh, all.size() - 1) + 1 : first_fresh + 1;
        taken <= all.size(); ++taken) {
-    if (taken > first_fresh && state.windows_since_decision >= 0) ++state.windows_since_decision;
+    if (taken > first_fresh) {
+      const SeenWindow& fresh = all[taken - 1];
+      state.history.Add(fresh.load, static_cast<double>(fresh.num_steps));
+      if (state.windows_since_decision >= 0) ++state.windows_since_decision;
+    }
     if (!NeedsBacktest(state)) continue;
     EPLB_RETURN_IF_ERROR(state.backtest.Advance({.windows = all.first(taken),
                                                  .incumbent = incumbent,
                                                  .costs = state.costs,
+                                                 .history = state.history.loads(),
                                                  .speeds = question.speeds.get(),
                                                  .abandoned = abandoned}));
   }
@@ -94,7 +100,8 @@ absl::StatusOr<Placement> Propose(const PlannerQuestion& question, const Placeme
 absl::StatusOr<PlannerAnswer> Decide(const PlannerQuestion& question, const Placement& incumbent,
                                      const std::atomic<bool>* abandoned, const Candidate& candidate,
                                      const PlannerState& state) {
-  EPLB_ASSIGN_OR_RETURN(ExpectedLoad expected, ExpectLoad(candidate.estimate, question.windows));
+  EPLB_ASSIGN_OR_RETURN(ExpectedLoad expected,
+                        ExpectLoad(candidate.estimate, question.windows, state.history.loads()));
   EPLB_ASSIGN_OR_RETURN(Placement placement,
                         Propose(question, incumbent, abandoned, candidate, expected, state));
   PlannerAnswer answer{std::move(expected), std::move(placement), std::nullopt, candidate};

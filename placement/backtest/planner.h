@@ -14,6 +14,7 @@
 
 #include "placement/backtest/backtest.h"
 #include "placement/backtest/candidate.h"
+#include "placement/backtest/load_history.h"
 #include "placement/decision/cost.h"
 #include "placement/decision/rebalance.h"
 #include "placement/gpu_speeds.h"
@@ -27,6 +28,7 @@ struct PlannerState {
   std::shared_ptr<const Placement> start;  // placement that the back-test began with
   int64_t windows_since_decision = -1;     // -1 before the first decision
   Costs costs = {};                        // newest priced costs, or the first ones before any
+  LoadHistory history = {};                // of all windows that it has seen
 };
 
 struct PlannerQuestion {
@@ -38,6 +40,7 @@ struct PlannerQuestion {
   std::shared_ptr<const GpuSpeeds> speeds = nullptr;  // see PolicyInput::speeds
   int64_t windows_since_decision = -1;  // fresh ones included; -1: no decision was made yet
   bool now = false;                     // decide even if no decision is due
+  LoadHistory history = {};             // from which a null state goes on
 };
 
 struct PlannerAnswer {

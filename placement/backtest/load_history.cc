@@ -1,0 +1,64 @@
+#include "placement/backtest/load_history.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+#include <optional>
+#include <utility>
+
+namespace eplb {
+namespace {
+
+constexpr double kHalfLife = 128;    // windows
+constexpr double kForgotten = 0.25;  // windows
+
+bool SameShape(const Load& a, const Load& b) {
+  return a.num_layers() == b.num_layers() && a.num_experts() == b.num_experts();
+}
+
+// Indices of the two most similar loads, the lower one first.
+std::pair<size_t, size_t> MostSimilar(std::span<const TypicalLoad> loads) {
+  std::vector<RealMatrix> shares;
+  for (const TypicalLoad& one : loads) shares.push_back(NormalisedLayers(*one.load));
+  std::pair<size_t, size_t> best;
+  double least = std::numeric_limits<double>::max();
+  for (size_t b = 1; b < shares.size(); ++b) {
+    for (size_t a = 0; a < b; ++a) {
+      const double distance = (shares[a] - shares[b]).abs().sum();
+      if (distance >= least) continue;
+      least = distance;
+      best = {a, b};
+    }
+  }
+  return best;
+}
+
+// None if a sum is beyond a double's range.
+std::optional<TypicalLoad> MeanOf(const TypicalLoad& a, const TypicalLoad& b) {
+  const double windows = a.num_windows + b.num_windows;
+  const double part = b.num_windows / windows;
+  absl::StatusOr<Load> mean =
+      Load::FromEstimates((1 - part) * a.load->ToDouble() + part * b.load->ToDouble());
+  if (!mean.ok()) return std::nullopt;
+  return TypicalLoad{.load = std::make_shared<const Load>(*std::move(mean)),
+                     .num_steps = (1 - part) * a.num_steps + part * b.num_steps,
+                     .num_windows = windows};
+}
+
+}  // namespace
+
+void LoadHistory::Add(std::shared_ptr<const Load> window, double num_steps) {
+  if (!window->has_tokens()) return;
+  if (!loads_.empty() && !SameShape(*window, *loads_.front().load)) loads_.clear();
+  for (TypicalLoad& one : loads_) one.num_windows *= std::exp2(-1 / kHalfLife);
+  std::erase_if(loads_, [](const TypicalLoad& one) { return one.num_windows < kForgotten; });
+  loads_.push_back({.load = std::move(window), .num_steps = num_steps});
+  if (loads_.size() <= kMaxTypicalLoads) return;
+  const auto [first, second] = MostSimilar(loads_);
+  if (std::optional<TypicalLoad> mean = MeanOf(loads_[first], loads_[second])) {
+    loads_[first] = *std::move(mean);
+  }
+  loads_.erase(loads_.begin() + static_cast<std::ptrdiff_t>(second));
+}
+
+}  // namespace eplb

@@ -1,0 +1,45 @@
+// What the windows of a job looked like since it began: a few typical loads, each of many windows.
+// Loads that return after a long time, as day and night do, are still known.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "placement/load.h"
+
+namespace eplb {
+
+// A mean of similar windows.
+struct TypicalLoad {
+  std::shared_ptr<const Load> load;  // [L, E], of one window
+  double num_steps = 1;              // of one window
+  double num_windows = 1;            // that it stands for; older windows count less
+};
+
+inline constexpr size_t kMaxTypicalLoads = 6;
+
+// Threads: a value, not safe. Memory: kMaxTypicalLoads loads.
+class LoadHistory {
+ public:
+  LoadHistory() = default;
+  // loads: as `loads()` returned them.
+  explicit LoadHistory(std::vector<TypicalLoad> loads) : loads_(std::move(loads)) {}
+
+  // Adds a window. Beyond kMaxTypicalLoads the two most similar loads become one, by the distance
+  // of scenario_medoids.h. A window's weight halves with every 128 later ones, and a load that
+  // stands for less than a quarter of a window is forgotten. A window of another shape than those
+  // before begins the history anew. Windows without tokens are ignored.
+  // cost: O(kMaxTypicalLoads * L * E).
+  void Add(std::shared_ptr<const Load> window, double num_steps);
+
+  // In the order in which they were first seen.
+  std::span<const TypicalLoad> loads() const { return loads_; }
+
+ private:
+  std::vector<TypicalLoad> loads_;
+};
+
+}  // namespace eplb
