@@ -87,6 +87,6 @@ struct ExpectedLoad {
 // CombineLoads.
 absl::StatusOr<ExpectedLoad> ExpectLoad(const LoadEstimate& estimate,
                                         std::span<const SeenWindow> windows,
-                                        std::span<const TypicalLoad> history);
+                                        std::span<const TypicalLoad> history = {});
 
 }  // namespace eplb

@@ -37,11 +37,11 @@ std::pair<size_t, size_t> MostSimilar(std::span<const TypicalLoad> loads) {
 std::optional<TypicalLoad> MeanOf(const TypicalLoad& a, const TypicalLoad& b) {
   const double windows = a.num_windows + b.num_windows;
   const double part = b.num_windows / windows;
-  absl::StatusOr<Load> mean =
-      Load::FromEstimates((1 - part) * a.load->ToDouble() + part * b.load->ToDouble());
+  const RealMatrix first = a.load->ToDouble();
+  absl::StatusOr<Load> mean = Load::FromEstimates(first + part * (b.load->ToDouble() - first));
   if (!mean.ok()) return std::nullopt;
   return TypicalLoad{.load = std::make_shared<const Load>(*std::move(mean)),
-                     .num_steps = (1 - part) * a.num_steps + part * b.num_steps,
+                     .num_steps = a.num_steps + part * (b.num_steps - a.num_steps),
                      .num_windows = windows};
 }
 

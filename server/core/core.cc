@@ -455,6 +455,7 @@ void On(DecisionContext& context, const DrainRequested& event) {
     if (job.solving.id != 0) AbandonSolve(context, job, "kept, the daemon drains", false);
     if (job.phase == Phase::kPreparing) StartCancel(context, job, "the daemon drains", false);
     job.chunks = {};
+    StoreLoadHistory(context, job);
   }
   context.decision.reason = "the daemon drains: no more proposals";
 }
@@ -475,6 +476,8 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
   job.store.stamp = StoreStamp{stored.version, job.versions.next,
                                job.last_known ? job.last_known->digest : Digest(),
                                stored.end ? stored.end->SerializeAsString() : ""};
+  job.decisions.load_history = LoadHistory(std::move(stored.typical_loads));
+  job.decisions.load_history_stored = now;
   Recall(state, job, stored.memory);
   // Its stragglers are refused after a restart as they were before.
   if (stored.end && stored.end->ending() != v1::RUN_ENDING_LOST) {

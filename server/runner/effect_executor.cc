@@ -31,6 +31,8 @@ std::optional<core::StoreFailed> EffectExecutor::Execute(const core::Decision& d
       sinks_.cancel_solve(*cancel);
     } else if (const auto* plan = std::get_if<core::StorePlan>(&effect)) {
       Write(*plan);
+    } else if (const auto* loads = std::get_if<core::StoreTypicalLoads>(&effect)) {
+      Write(*loads);
     } else if (const auto* forget = std::get_if<core::Forget>(&effect)) {
       failed = Forget(*forget);
     } else if (const auto* window = std::get_if<core::KeepWindow>(&effect)) {
@@ -103,6 +105,14 @@ void EffectExecutor::Write(const core::StorePlan& effect) {
       {{"job", effect.job},
        {"plan", static_cast<int64_t>(effect.plan.plan())},
        {"reason", std::string(status.message())}});
+}
+
+void EffectExecutor::Write(const core::StoreTypicalLoads& effect) {
+  const absl::Status status =
+      Noted([&effect](Store& store) { return store.WriteTypicalLoads(effect.job, effect.loads); });
+  if (status.ok()) return;
+  Log(LogLevel::kError, "typical_loads_not_stored",
+      {{"job", effect.job}, {"reason", std::string(status.message())}});
 }
 
 std::optional<core::StoreFailed> EffectExecutor::Forget(const core::Forget& effect) {

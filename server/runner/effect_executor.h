@@ -33,8 +33,8 @@ class EffectExecutor {
   explicit EffectExecutor(Sinks sinks);
 
   // When a Store or StoreTerm fails, the rest of the decision is skipped and the failure returned;
-  // it is the core's next event. A Record, a StorePlan or a Forget not required that fails is
-  // logged and skips nothing: the audit log must not stop what it describes.
+  // it is the core's next event. A Record, a StorePlan, a StoreTypicalLoads or a Forget not
+  // required that fails is logged and skips nothing: the audit log must not stop what it describes.
   std::optional<core::StoreFailed> Execute(const core::Decision& decision);
 
   // False while the newest write failed, or the store's file is not what it was.
@@ -60,6 +60,7 @@ class EffectExecutor {
   // A refusal is logged, at most kLogsPerSecond of them a second.
   void Close(const core::Close& effect);
   void Write(const core::StorePlan& effect);
+  void Write(const core::StoreTypicalLoads& effect);
   std::optional<core::StoreFailed> Forget(const core::Forget& effect);
   // Runs a write, and keeps how long it took and whether it worked.
   absl::Status Noted(const std::function<absl::Status(Store&)>& write);

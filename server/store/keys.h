@@ -31,9 +31,9 @@ inline std::string EventsKey(const std::string& job, bool of_operators) {
 inline std::string WindowsKey(const std::string& job) {
   return absl::StrCat(kWindowKeys, job, "/");
 }
-// part: one of the parts in which a placement is kept, from 0.
-inline std::string PlacementPartKey(const std::string& job, int64_t written, size_t part) {
-  return absl::StrCat(Numbered(JobKey(job, "placement/"), written), absl::StrFormat("/%04x", part));
+// part: one of the parts in which a large value is kept, from 0.
+inline std::string PartKey(std::string_view prefix, int64_t written, size_t part) {
+  return absl::StrCat(Numbered(prefix, written), absl::StrFormat("/%04x", part));
 }
 
 }  // namespace eplb

@@ -40,7 +40,9 @@ constexpr OldTable kTables[] = {
     {"jobs", 1, 0, 0, [](const Row& row) { return JobKey(TextAt(row, 0), "record"); }},
     // job, version, written, placement, digest
     {"placements", 1, 0, 0,
-     [](const Row& row) { return PlacementPartKey(TextAt(row, 0), IntegerAt(row, 2), 0); }},
+     [](const Row& row) {
+       return PartKey(JobKey(TextAt(row, 0), "placement/"), IntegerAt(row, 2), 0);
+     }},
     // job, plan, record
     {"plans", 1, 0, 0,
      [](const Row& row) { return Numbered(JobKey(TextAt(row, 0), "plan/"), IntegerAt(row, 1)); }},

@@ -114,8 +114,8 @@ void TrimWindows(const KeyReader& reader, const std::map<std::string, int64_t>& 
   }
 }
 
-// Returns the key of the placement that a part belongs to, without the part.
-std::string PlacementOf(const std::string& part) { return part.substr(0, part.rfind('/')); }
+// Returns the key of the value that a part belongs to, without the part.
+std::string WholeOf(const std::string& part) { return part.substr(0, part.rfind('/')); }
 
 bool IsPlacementOf(const core::RanVersion& ran, const JobRow& job) {
   return ran.version == job.version && BytesOf(ran.digest) == job.digest;
@@ -153,7 +153,9 @@ class Store::View {
   // Fills in the history and the placement that `record` names. A job without a readable record or
   // without that placement is paused.
   void ReadPlacements(const absl::StatusOr<JobRow>& record, core::StoredJob* job);
-  absl::StatusOr<sqlite::Row> PlacementRowAt(const std::string& key) const;
+  // Returns the newest complete ones; none if there are none.
+  std::vector<TypicalLoad> TypicalLoadsOf(const std::string& job);
+  absl::StatusOr<sqlite::Row> RowInParts(const std::string& key) const;
   absl::StatusOr<core::RanVersion> RanVersionAt(const std::string& key) const;
 
   const KeyReader& reader_;
@@ -178,19 +180,19 @@ absl::StatusOr<JobRow> Store::View::RecordOf(const std::string& job) const {
   return DataLoss(Where(key), " is of another job");
 }
 
-absl::StatusOr<sqlite::Row> Store::View::PlacementRowAt(const std::string& key) const {
+absl::StatusOr<sqlite::Row> Store::View::RowInParts(const std::string& key) const {
   std::string bytes;
   for (const auto& [part, value] : reader_.Find({.prefix = key + "/"})) bytes += value;
   return sqlite::RowFromBytes(bytes, Where(key));
 }
 
 absl::StatusOr<PlacementRow> Store::View::PlacementAt(const std::string& key) const {
-  EPLB_ASSIGN_OR_RETURN(const sqlite::Row cells, PlacementRowAt(key));
+  EPLB_ASSIGN_OR_RETURN(const sqlite::Row cells, RowInParts(key));
   return PlacementRowOf(cells, Where(key));
 }
 
 absl::StatusOr<core::RanVersion> Store::View::RanVersionAt(const std::string& key) const {
-  EPLB_ASSIGN_OR_RETURN(const sqlite::Row cells, PlacementRowAt(key));
+  EPLB_ASSIGN_OR_RETURN(const sqlite::Row cells, RowInParts(key));
   return RanVersionOf(cells);
 }
 
@@ -202,8 +204,8 @@ std::vector<Store::View::KeptPlacement> Store::View::PlacementsOf(const std::str
   std::string key;
   for (const auto& [part, none] :
        reader_.Find({.prefix = JobKey(job, "placement/"), .with_values = false})) {
-    if (PlacementOf(part) == key) continue;
-    key = PlacementOf(part);
+    if (WholeOf(part) == key) continue;
+    key = WholeOf(part);
     const auto found = known.find(key);
     const absl::StatusOr<core::RanVersion> ran =
         found != known.end() ? found->second : RanVersionAt(key);
@@ -241,6 +243,23 @@ void Store::View::ReadPlacements(const absl::StatusOr<JobRow>& record, core::Sto
   job->memory.paused_by_lost_store = true;
 }
 
+std::vector<TypicalLoad> Store::View::TypicalLoadsOf(const std::string& job) {
+  absl::Status unreadable;
+  std::string key;
+  for (const auto& [part, none] :
+       reader_.Find({.prefix = JobKey(job, "loads/"), .reverse = true, .with_values = false})) {
+    if (WholeOf(part) == key) continue;
+    key = WholeOf(part);
+    const absl::StatusOr<sqlite::Row> cells = RowInParts(key);
+    absl::StatusOr<std::vector<TypicalLoad>> loads =
+        cells.ok() ? eplb::TypicalLoadsOf(*cells) : cells.status();
+    if (loads.ok()) return *std::move(loads);
+    unreadable = loads.status();
+  }
+  if (!unreadable.ok()) damage.push_back(absl::StrCat(Where(key), ": ", unreadable.message()));
+  return {};
+}
+
 template <class T>
 std::vector<T> Store::View::Decoded(const KeyRange& range,
                                     absl::StatusOr<T> (*decode)(const sqlite::Row&)) {
@@ -271,6 +290,7 @@ core::StoredJob Store::View::ReadJob(const std::string& name) {
   ReadPlacements(record, &job);
   job.requests = Decoded({.prefix = JobKey(name, "request/")}, &RequestOf);
   job.plans = Decoded({.prefix = JobKey(name, "plan/")}, &PlanOf);
+  job.typical_loads = TypicalLoadsOf(name);
   return job;
 }
 
@@ -375,13 +395,18 @@ void Store::AddPlacement(const KeyReader& reader, const core::StoredJob& job,
   int64_t written = 1;
   for (const auto& [part, none] :
        reader.Find({.prefix = JobKey(job.job, "placement/"), .with_values = false})) {
-    written = NumberOf(PlacementOf(part)) + 1;
+    written = NumberOf(WholeOf(part)) + 1;
     const bool is_full = std::ssize(batch->deletes) >= kMaxTrimmed;
-    if (!is_full && !stay.contains(PlacementOf(part))) batch->deletes.push_back(part);
+    if (!is_full && !stay.contains(WholeOf(part))) batch->deletes.push_back(part);
   }
-  const std::string bytes = sqlite::RowToBytes(PlacementRowOf(job, written));
+  AddParts(JobKey(job.job, "placement/"), written, sqlite::RowToBytes(PlacementRowOf(job, written)),
+           before, batch);
+}
+
+void Store::AddParts(std::string_view prefix, int64_t written, const std::string& bytes,
+                     std::vector<Batch>* before, Batch* batch) const {
   for (size_t begin = 0, part = 0; begin < bytes.size(); ++part) {
-    const std::string key = PlacementPartKey(job.job, written, part);
+    const std::string key = PartKey(prefix, written, part);
     std::string value = bytes.substr(begin, options_.part_bytes);
     begin += value.size();
     if (begin == bytes.size()) {
@@ -414,7 +439,7 @@ std::vector<Batch> Store::CopiesOfDamaged(const KeyReader& reader, const std::st
   if (record.ok() && record->digest.empty()) return copies;
   for (const auto& [part, none] :
        reader.Find({.prefix = JobKey(job, "placement/"), .with_values = false})) {
-    if (!sound.contains(PlacementOf(part))) copy(part);
+    if (!sound.contains(WholeOf(part))) copy(part);
   }
   return copies;
 }
@@ -444,6 +469,23 @@ absl::Status Store::WritePlan(const std::string& job, const v1::Plan& plan) {
     Batch batch{.puts = {{key, sqlite::RowToBytes(RowOf(job, plan))}}};
     Trim(reader, all, reader.Get(key) ? 0 : 1, options_.limits.max_plans, &batch);
     return std::vector<Batch>{std::move(batch)};
+  });
+}
+
+absl::Status Store::WriteTypicalLoads(const std::string& job, std::span<const TypicalLoad> loads) {
+  const std::string all = JobKey(job, "loads/");
+  return rows_->Write([&](const KeyReader& reader) {
+    if (!Knows(reader, job)) return std::vector<Batch>();
+    std::vector<Batch> batches;
+    Batch batch;
+    int64_t written = 1;
+    for (const auto& [part, none] : reader.Find({.prefix = all, .with_values = false})) {
+      written = NumberOf(WholeOf(part)) + 1;
+      if (std::ssize(batch.deletes) < kMaxTrimmed) batch.deletes.push_back(part);
+    }
+    AddParts(all, written, sqlite::RowToBytes(RowOf(job, loads)), &batches, &batch);
+    batches.push_back(std::move(batch));
+    return batches;
   });
 }
 

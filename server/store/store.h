@@ -12,6 +12,7 @@
 #include <set>
 #include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -42,7 +43,7 @@ struct StoreOptions {
   StoreLimits limits = {};
   std::string where = {};  // precedes a key in messages: "etcd key /eplb/v1/"
   int64_t least_term = 0;  // ReadTerm returns no less
-  size_t part_bytes = std::numeric_limits<size_t>::max();  // largest part of a placement
+  size_t part_bytes = std::numeric_limits<size_t>::max();  // largest part of a large value
   bool keeps_windows = true;
 };
 
@@ -51,6 +52,7 @@ struct StoreOptions {
 //   term: the highest term ever written. moved_aside: see ReadMovedAside.
 //   job/JOB/record: the job without its placement.
 //   job/JOB/placement/WRITTEN/PART: a placement in parts, because etcd bounds a request.
+//   job/JOB/loads/WRITTEN/PART: the job's typical loads, as a placement.
 //   job/JOB/plan/NUMBER, job/JOB/request/NUMBER, event/JOB/d|o/SEQUENCE, window/JOB/NUMBER.
 //   damaged/KEY: an unreadable row of a job that the job's next write replaced.
 // An unreadable row is skipped and kept. If it is a job's record or current placement, the job is
@@ -82,6 +84,8 @@ class Store {
   // Replaces the plan of this number. Does nothing for a job that is not in the store, because the
   // job was forgotten meanwhile.
   absl::Status WritePlan(const std::string& job, const v1::Plan& plan);
+  // Replaces the job's typical loads, as WritePlan. A crash meanwhile leaves those before.
+  absl::Status WriteTypicalLoads(const std::string& job, std::span<const TypicalLoad> loads);
   // Removes everything of the job but its audit events.
   absl::Status ForgetJob(const std::string& job);
   // The placement that the job first ran as `version`. errors: NotFound when it is not kept.
@@ -123,6 +127,9 @@ class Store {
   // 0 when there is none.
   absl::StatusOr<int64_t> ReadNumber(const std::string& key) const;
   std::vector<Batch> CopiesOfDamaged(const KeyReader& reader, const std::string& job) const;
+  // Adds a large value in parts: the last one to `batch`, which makes the value complete.
+  void AddParts(std::string_view prefix, int64_t written, const std::string& bytes,
+                std::vector<Batch>* before, Batch* batch) const;
   void AddPlacement(const KeyReader& reader, const core::StoredJob& job, std::vector<Batch>* before,
                     Batch* batch) const;
   int32_t KeptEvents(bool of_operators) const {

@@ -2,6 +2,9 @@
 #include "server/store/value_rows.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -19,6 +22,8 @@ namespace eplb {
 
 namespace {
 
+constexpr double kMaxCount = 1e9;  // of steps and of windows
+
 using google::protobuf::FieldDescriptor;
 using sqlite::Cell;
 using sqlite::Row;
@@ -30,6 +35,7 @@ class Reader {
 
   int64_t Integer() { return Take<int64_t>(); }
   std::string Text() { return Take<std::string>(); }
+  double Real() { return std::bit_cast<double>(Integer()); }
   std::string Bytes() { return Take<sqlite::Bytes>().bytes; }
   absl::Status Done(const std::string& what) const {
     if (good_ && next_ == row_.size()) return absl::OkStatus();
@@ -122,6 +128,42 @@ sqlite::Bytes CellOf(Message message) {
   return {message.SerializeAsString()};
 }
 
+// Little-endian.
+std::string FloatsOf(const Load& load) {
+  const RealMatrix tokens = load.ToDouble();
+  std::string bytes;
+  bytes.reserve(sizeof(float) * static_cast<size_t>(tokens.size()));
+  for (Eigen::Index i = 0; i < tokens.size(); ++i) {
+    const auto bits = std::bit_cast<uint32_t>(static_cast<float>(tokens.data()[i]));
+    for (uint32_t shift = 0; shift < 32; shift += 8) {
+      bytes.push_back(static_cast<char>((bits >> shift) & 0xffU));
+    }
+  }
+  return bytes;
+}
+
+absl::StatusOr<Load> LoadFromFloats(const std::string& bytes, int64_t num_layers,
+                                    int64_t num_experts) {
+  constexpr int64_t kMost = 1 << 24;
+  if (num_layers < 1 || num_experts < 1 || num_layers > kMost || num_experts > kMost ||
+      std::ssize(bytes) != num_layers * num_experts * 4) {
+    return DataLoss("a typical load of ", num_layers, " layers and ", num_experts, " experts has ",
+                    bytes.size(), " bytes");
+  }
+  RealMatrix tokens(num_layers, num_experts);
+  for (Eigen::Index i = 0; i < tokens.size(); ++i) {
+    uint32_t bits = 0;
+    for (uint32_t byte = 0; byte < 4; ++byte) {
+      bits |= uint32_t{static_cast<uint8_t>(bytes[static_cast<size_t>(4 * i + byte)])}
+              << (8 * byte);
+    }
+    tokens.data()[i] = static_cast<double>(std::bit_cast<float>(bits));
+  }
+  absl::StatusOr<Load> load = Load::FromEstimates(std::move(tokens));
+  if (load.ok() && load->has_tokens()) return load;
+  return DataLoss("a typical load: ", load.ok() ? "it has no tokens" : load.status().message());
+}
+
 // where, job: for the error.
 absl::StatusOr<Placement> PlacementOf(const std::string& bytes, const std::string& digest,
                                       const std::string& path, const std::string& job) {
@@ -165,6 +207,28 @@ absl::StatusOr<v1::Plan> PlanOf(const Row& row) {
   EPLB_RETURN_IF_ERROR(reader.Done("plans"));
   if (plan.result() == v1::PLAN_RESULT_UNSPECIFIED) return DataLoss("a plan has no result");
   return plan;
+}
+
+absl::StatusOr<std::vector<TypicalLoad>> TypicalLoadsOf(const Row& row) {
+  Reader reader(row);
+  (void)reader.Text();  // the job
+  const int64_t num_layers = reader.Integer();
+  const int64_t num_experts = reader.Integer();
+  std::vector<TypicalLoad> loads;
+  for (size_t cell = 3; cell < row.size() && loads.size() < kMaxTypicalLoads; cell += 3) {
+    TypicalLoad& one = loads.emplace_back();
+    one.num_steps = reader.Real();
+    one.num_windows = reader.Real();
+    EPLB_ASSIGN_OR_RETURN(Load load, LoadFromFloats(reader.Bytes(), num_layers, num_experts));
+    one.load = std::make_shared<const Load>(std::move(load));
+    if (!(one.num_steps > 0 && one.num_steps < kMaxCount) ||
+        !(one.num_windows > 0 && one.num_windows < kMaxCount)) {
+      return DataLoss("a typical load stands for ", one.num_windows, " windows of ", one.num_steps,
+                      " steps");
+    }
+  }
+  EPLB_RETURN_IF_ERROR(reader.Done("loads"));
+  return loads;
 }
 
 absl::StatusOr<v1::JobEvent> EventOf(const Row& row) {
@@ -248,6 +312,17 @@ Row RowOf(const std::string& job, const core::DoneRequest& done) {
 
 Row RowOf(const std::string& job, const v1::Plan& plan) {
   return {job, static_cast<int64_t>(plan.plan()), CellOf(plan)};
+}
+
+Row RowOf(const std::string& job, std::span<const TypicalLoad> loads) {
+  Row row{job, int64_t{loads.front().load->num_layers()},
+          int64_t{loads.front().load->num_experts()}};
+  for (const TypicalLoad& one : loads) {
+    row.emplace_back(std::bit_cast<int64_t>(one.num_steps));
+    row.emplace_back(std::bit_cast<int64_t>(one.num_windows));
+    row.emplace_back(sqlite::Bytes{FloatsOf(*one.load)});
+  }
+  return row;
 }
 
 Row RowOf(v1::JobEvent event) {

@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "placement/backtest/load_history.h"
 #include "placement/digest.h"
 #include "placement/placement.h"
 #include "server/core/values/record.h"
@@ -40,6 +43,8 @@ sqlite::Row RowOf(const core::StoredJob& job);
 sqlite::Row PlacementRowOf(const core::StoredJob& job, int64_t written);
 sqlite::Row RowOf(const std::string& job, const core::DoneRequest& done);
 sqlite::Row RowOf(const std::string& job, const v1::Plan& plan);
+// Tokens are kept as float32. REQUIRES: loads of one shape, at least one.
+sqlite::Row RowOf(const std::string& job, std::span<const TypicalLoad> loads);
 sqlite::Row RowOf(v1::JobEvent event);
 sqlite::Row RowOf(StoredWindow window);
 
@@ -52,6 +57,7 @@ absl::StatusOr<PlacementRow> PlacementRowOf(const sqlite::Row& row, const std::s
 absl::StatusOr<core::RanVersion> RanVersionOf(const sqlite::Row& row);
 absl::StatusOr<core::DoneRequest> RequestOf(const sqlite::Row& row);
 absl::StatusOr<v1::Plan> PlanOf(const sqlite::Row& row);
+absl::StatusOr<std::vector<TypicalLoad>> TypicalLoadsOf(const sqlite::Row& row);
 absl::StatusOr<v1::JobEvent> EventOf(const sqlite::Row& row);
 absl::StatusOr<StoredWindow> WindowOf(const sqlite::Row& row);
 

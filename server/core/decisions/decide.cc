@@ -30,6 +30,10 @@
 namespace eplb::core {
 namespace {
 
+// A crash loses the loads since the last write, a drain none. A write is up to a megabyte for 58
+// layers of 256 experts.
+constexpr absl::Duration kLoadHistoryEvery = absl::Minutes(10);
+
 bool IsDue(const State& state, const Job& job) {
   if (!MayDecide(state, job, /*behind_chunk=*/true).ok()) return false;
   const int64_t step = job.windows.complete.back().last_step;
@@ -146,7 +150,8 @@ PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Requ
                                        .every = WindowsPerDecision(job),
                                        .switch_time = SwitchTimeOf(job)},
                            .speeds = job.windows.speeds,
-                           .now = asked || !Chooses(job)};
+                           .now = asked || !Chooses(job),
+                           .history = job.decisions.load_history};
   if (!Chooses(job)) {
     question.options.candidates = {{job.settings.policy.name, {.windows = question.options.every}}};
   }
@@ -186,13 +191,23 @@ DecisionQuestion QuestionOf(const State& state, const Job& job,
           .force = request.force};
 }
 
-// Keeps what the planner has learned, and the windows that its answer goes by.
-void TakeAnswer(const Solved& solved, Job& job) {
+// Keeps what the planner has learned, and stores the typical loads when that is due.
+void TakeState(DecisionContext& context, const PlannerOutcome& planned, Job& job) {
+  Decisions& decisions = job.decisions;
+  decisions.chooser = {.state = planned.state, .last_step = job.solving.last_step};
+  if (planned.state == nullptr) return;
+  decisions.load_history = planned.state->history;
+  if (decisions.load_history.loads().size() > 1 &&
+      context.now - decisions.load_history_stored >= kLoadHistoryEvery) {
+    StoreLoadHistory(context, job);
+  }
+}
+
+// Keeps the windows that the answer goes by, and what the planner has learned.
+void TakeAnswer(DecisionContext& context, const Solved& solved, Job& job) {
   if (!solved.planned.ok()) return;
-  const PlannerOutcome& planned = **solved.planned;
   const bool preview = job.solving.preview;
-  if (!preview)
-    job.decisions.chooser = {.state = planned.state, .last_step = job.solving.last_step};
+  if (!preview) TakeState(context, **solved.planned, job);
   if (solved.answer == nullptr) return;
   if (!preview) job.decisions.last_step = job.solving.last_step;
   job.solving.first_step = solved.answer->first_step;
@@ -430,7 +445,7 @@ void HandleSolved(DecisionContext& context, const Solved& solved) {
   if (!(job.solving.question->settings == job.settings)) return AskAgain(context, job);
   job.solving.began_at = solved.began_at;
   job.solving.seconds = job.decisions.solve_seconds = solved.seconds;
-  TakeAnswer(solved, job);
+  TakeAnswer(context, solved, job);
   const PlannerState* const planner =
       Chooses(job) && solved.planned.ok() ? (*solved.planned)->state.get() : nullptr;
   if (solved.planned.ok() && solved.answer == nullptr) {

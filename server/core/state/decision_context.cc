@@ -206,6 +206,14 @@ void StoreJob(DecisionContext& context, Job& job, std::optional<DoneRequest> don
   TellMemory(context, job);
 }
 
+void StoreLoadHistory(DecisionContext& context, Job& job) {
+  const std::span<const TypicalLoad> loads = job.decisions.load_history.loads();
+  if (!job.settings.policy.chooses || loads.empty()) return;
+  context.decision.effects.emplace_back(
+      StoreTypicalLoads{.job = job.name, .loads = {loads.begin(), loads.end()}});
+  job.decisions.load_history_stored = context.now;
+}
+
 void StoreJobIfDue(DecisionContext& context, Job& job) {
   if (!BelongsInStore(job)) {
     TellMemory(context, job);

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "placement/backtest/load_history.h"
 #include "placement/backtest/planner.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
@@ -116,6 +117,10 @@ struct StorePlan {  // written; replaces the plan of this number. Like a Record,
   std::string job;  // nothing
   v1::Plan plan;
 };
+struct StoreTypicalLoads {  // replaces those of the job, as a StorePlan
+  std::string job;
+  std::vector<TypicalLoad> loads;
+};
 struct Forget {  // removes all of a job from the store but its audit log
   std::string job;
   bool required = false;  // an operator asked: a failure is a StoreFailed; else it stops nothing
@@ -129,7 +134,7 @@ struct Reply {  // to the Change or ReserveVersion of this ticket: exactly one e
   absl::StatusOr<ChangeOutcome> outcome;
 };
 using Effect = std::variant<Send, Close, Store, StoreTerm, Solve, CancelSolve, Record, StorePlan,
-                            Forget, KeepWindow, Reply>;
+                            StoreTypicalLoads, Forget, KeepWindow, Reply>;
 
 struct Decision {
   std::vector<Effect> effects;

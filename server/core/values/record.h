@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
+#include "placement/backtest/load_history.h"
 #include "placement/digest.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
@@ -92,10 +93,11 @@ struct StoredJob {
   std::optional<v1::RunEnd> end = std::nullopt;  // end of its newest run; none while that lives
   // To write: the change that this write is part of. Not read.
   std::optional<DoneRequest> done = std::nullopt;
-  // Requests as read, oldest first; empty in a record to write.
+  // Requests and what follows as read, oldest first; empty in a record to write.
   std::vector<DoneRequest> requests = {};
   std::vector<v1::Plan> plans = {};
   std::vector<RanVersion> history = {};  // placements that are kept
+  std::vector<TypicalLoad> typical_loads = {};
 };
 
 }  // namespace eplb::core

@@ -43,7 +43,7 @@ TEST(CandidateTest, NamesAreShortAndTextsAreSentences) {
   EXPECT_EQ(TextOf({"flow", {2, std::nullopt, Forecasting::kTrend}, 1}),
             "flow on the trend of the last two windows, at every opportunity");
   EXPECT_EQ(TextOf({"flow", {.windows = 8, .as_scenarios = true}, 1}),
-            "flow on the last 8 windows, each as a scenario, at every opportunity");
+            "flow on the typical loads of the job, each as a scenario, at every opportunity");
   EXPECT_EQ(NameOf(Candidate()), "none");
   EXPECT_EQ(TextOf(Candidate()), "do nothing");
 }
@@ -70,18 +70,23 @@ TEST(CandidateTest, EstimatesLookAtTheNewestWindows) {
   EXPECT_EQ(ExpectLoad({1}, gap)->recent_steps, 100);
 }
 
-TEST(CandidateTest, ScenariosAreTheWindowsThatHaveTokens) {
+TEST(CandidateTest, ScenariosAreTheTypicalLoadsByTheWindowsThatTheyStandFor) {
   const LoadEstimate estimate{.windows = 4, .as_scenarios = true};
-  const SeenWindow windows[] = {Window(7), Window(100), Window(0), Window(2), Window(8)};
-  const ExpectedLoad expected = ExpectLoad(estimate, windows).value();
-  ASSERT_EQ(expected.scenarios.size(), 3u);
-  EXPECT_EQ(expected.scenarios.front().load, *windows[1].load);
-  EXPECT_EQ(expected.load.ToDouble()(0, 0), 110) << "the sum, with all their tokens";
-  EXPECT_EQ(expected.Each(SplitMode::kEqual).size(), 4u) << "each has a peak of its own";
-  EXPECT_EQ(expected.StepsFor(SplitMode::kEqual), 40);
-  const ExpectedLoad one = ExpectLoad(estimate, std::span(windows).first(1)).value();
+  const SeenWindow windows[] = {Window(7), Window(100), Window(2), Window(8)};
+  const TypicalLoad history[] = {{.load = Window(6).load, .num_steps = 10, .num_windows = 20},
+                                 {.load = Window(8).load, .num_steps = 30, .num_windows = 0.5}};
+  const ExpectedLoad expected = ExpectLoad(estimate, windows, history).value();
+  ASSERT_EQ(expected.scenarios.size(), 2u);
+  EXPECT_EQ(expected.scenarios.back().load, *history[1].load);
+  EXPECT_EQ(expected.scenarios.back().weight, 0.5);
+  EXPECT_EQ(expected.load.ToDouble()(0, 0), 6 * 20 + 8 * 0.5) << "the sum, with all their tokens";
+  EXPECT_EQ(expected.Each(SplitMode::kEqual).size(), 2u) << "each has a peak of its own";
+  EXPECT_EQ(expected.StepsFor(SplitMode::kEqual), 20 * 10 + 0.5 * 30);
+  EXPECT_EQ(expected.num_windows, 4) << "newest windows, which the history holds";
+  const ExpectedLoad one = ExpectLoad(estimate, windows, std::span(history).first(1)).value();
   EXPECT_TRUE(one.scenarios.empty()) << "one load is no scenario beside others";
   EXPECT_TRUE(one.Each(SplitMode::kEqual).empty());
+  EXPECT_EQ(ExpectLoad({4}, windows, history)->scenarios.size(), 0u) << "of another candidate";
 }
 
 }  // namespace

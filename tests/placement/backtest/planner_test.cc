@@ -203,5 +203,30 @@ TEST(PlannerTest, APlacementThatLosesWhileNothingIsProvedGoesBackToTheStart) {
   EXPECT_FALSE(answer->gate->in_use);
 }
 
+TEST(PlannerTest, AJobWhoseLoadsTakeLongTurnsIsPlacedForBothFromItsHistory) {
+  PlannedJob job({.candidates = {{"incremental", {.windows = 8, .as_scenarios = true}}}}, 1e-6);
+  Placement incumbent = StartOfJob();
+  for (const int32_t hot : {0, 8, 0}) {
+    for (int window = 0; window < 20; ++window) {
+      std::optional<PlannerAnswer> answer = job.AfterWindow(hot, incumbent);
+      ASSERT_TRUE(answer.has_value());
+      incumbent = std::move(answer->placement);
+    }
+  }
+  const PlannerAnswer later = job.AfterWindow(0, incumbent).value();
+  EXPECT_EQ(later.placement, incumbent) << "nothing is moved";
+  ASSERT_EQ(later.expected.scenarios.size(), kMaxTypicalLoads);
+  const double even = HotWindow(0).load->ToDouble().sum() / 4;
+  EXPECT_LT(PeakOf(incumbent, 0), 1.15 * even);
+  EXPECT_LT(PeakOf(incumbent, 8), 1.15 * even) << "20 windows ago";
+
+  // A planner without a state goes on from the history that it is given.
+  PlannedJob restarted(job.question.options, 1e-6);
+  restarted.question.history = job.question.state->history;
+  const PlannerAnswer first = restarted.AfterWindow(0, incumbent).value();
+  EXPECT_EQ(first.placement, incumbent);
+  EXPECT_EQ(first.expected.scenarios.size(), kMaxTypicalLoads);
+}
+
 }  // namespace
 }  // namespace eplb

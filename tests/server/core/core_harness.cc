@@ -110,6 +110,7 @@ void CoreHarness::Restart() {
     jobs.push_back(job);
     for (const auto& [number, plan] : plans_) jobs.back().plans.push_back(plan);
     if (name != kJob) continue;
+    jobs.back().typical_loads = typical_loads_;
     for (const auto& [version, placement] : history_) {
       jobs.back().history.push_back({version, DigestOf(placement)});
     }
@@ -229,6 +230,8 @@ bool CoreHarness::Execute(const Effect& effect) {
     ++num_solves_;
   } else if (const auto* plan = std::get_if<StorePlan>(&effect)) {
     plans_.insert_or_assign(static_cast<int64_t>(plan->plan.plan()), plan->plan);
+  } else if (const auto* loads = std::get_if<StoreTypicalLoads>(&effect)) {
+    typical_loads_ = loads->loads;
   } else if (const auto* forget = std::get_if<Forget>(&effect)) {
     if (forget->required && !store_works) {
       Handle(StoreFailed{forget->job, absl::UnavailableError("disk full")});

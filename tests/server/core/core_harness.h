@@ -104,6 +104,9 @@ class CoreHarness {
   // By index of the Event: the processor time that one held the core's lock without a pause.
   const std::map<size_t, absl::Duration>& longest_holds() const { return longest_holds_; }
   const std::vector<PastWindow>& past_windows() const { return past_windows_; }
+  const std::vector<TypicalLoad>& typical_loads() const {
+    return typical_loads_;
+  }  // newest written
 
   bool store_works = true;
   bool term_store_works = true;
@@ -129,6 +132,7 @@ class CoreHarness {
   std::vector<SessionId> just_closed_;  // their SessionClosed comes after the decision
   std::vector<Record> records_;
   std::vector<PastWindow> past_windows_;
+  std::vector<TypicalLoad> typical_loads_;
   std::map<size_t, absl::Duration> longest_holds_;
   std::optional<Solve> pending_solve_;
   std::optional<SolveStarted> solve_started_;  // not told yet

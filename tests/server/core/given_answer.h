@@ -15,8 +15,7 @@ inline Solved Answering(const Solve& request, absl::StatusOr<Placement> placemen
   const BacktestOptions& options = request.question->planner.options;
   Candidate candidate;
   if (!options.candidates.empty()) candidate = options.candidates.front();
-  ExpectedLoad expected =
-      ExpectLoad(candidate.estimate, request.question->planner.windows, {}).value();
+  ExpectedLoad expected = ExpectLoad(candidate.estimate, request.question->planner.windows).value();
   return Solution(request,
                   PlannerOutcome{.answer = PlannerAnswer{std::move(expected), *std::move(placement),
                                                          std::nullopt, candidate}});

@@ -123,8 +123,7 @@ std::shared_ptr<const DecisionQuestion> AskAfter(TestJob& job, int64_t newest) {
 
 // Answer of a planner that proposes `placement` on the newest windows of the question.
 PlannerAnswer Proposing(const DecisionQuestion& question, Placement placement) {
-  return {
-      ExpectLoad({}, question.planner.windows, {}).value(), std::move(placement), std::nullopt, {}};
+  return {ExpectLoad({}, question.planner.windows).value(), std::move(placement), std::nullopt, {}};
 }
 
 Config EveryWindow() {

@@ -162,6 +162,32 @@ v1::Plan PlanOf(int64_t number) {
   return plan;
 }
 
+TEST_P(StoreContractTest, TypicalLoadsComeBackAsWrittenUntilTheJobIsForgotten) {
+  const auto typical = [](int64_t first, double num_windows) {
+    LoadMatrix counts = LoadMatrix::Constant(40, 16, 3);
+    counts(0, 0) = first;
+    return TypicalLoad{.load = std::make_shared<const Load>(Load::FromCounts(counts).value()),
+                       .num_steps = 12.5,
+                       .num_windows = num_windows};
+  };
+  const auto read = [this] { return store_->ReadJobs()->front().typical_loads; };
+  const std::vector<TypicalLoad> one = {typical(1 << 20, 1)};
+  ASSERT_TRUE(store_->WriteTypicalLoads("a", one).ok());
+  EXPECT_TRUE(store_->ReadJobs()->empty()) << "of no job";
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 2)).ok());
+  EXPECT_TRUE(read().empty());
+  ASSERT_TRUE(store_->WriteTypicalLoads("a", one).ok());
+  const std::vector<TypicalLoad> two = {typical(7, 0.25), typical(9, 70)};
+  ASSERT_TRUE(store_->WriteTypicalLoads("a", two).ok());
+  ASSERT_EQ(read().size(), 2u);
+  EXPECT_EQ(read()[1].num_windows, 70);
+  EXPECT_EQ(read()[1].num_steps, 12.5);
+  EXPECT_TRUE((read()[1].load->ToDouble() == two[1].load->ToDouble()).all());
+  ASSERT_TRUE(store_->ForgetJob("a").ok());
+  ASSERT_TRUE(store_->WriteJob(JobOf("a", 2)).ok());
+  EXPECT_TRUE(read().empty());
+}
+
 TEST_P(StoreContractTest, MemoryAndEndComeBackAsWritten) {
   core::StoredJob job = JobOf("a", 4);
   job.memory = {.term = 3,

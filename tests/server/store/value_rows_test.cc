@@ -3,7 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <bit>
 #include <limits>
+#include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -81,6 +84,32 @@ TEST(ValueRowsTest, LongTextsAreCutAndFiguresWithoutAValueAreWrittenAsZero) {
   EXPECT_EQ(read.reason().size(), kMaxLongText);
   EXPECT_TRUE(read.has_net_gain_seconds());
   EXPECT_EQ(read.net_gain_seconds(), 0);
+}
+
+TEST(ValueRowsTest, TypicalLoadsThatNoDaemonWritesAreRefused) {
+  const TypicalLoad good{.load = std::make_shared<const Load>(
+                             Load::FromCounts(LoadMatrix::Constant(2, 4, 3)).value())};
+  const sqlite::Row row = RowOf("job", std::span(&good, 1));
+  ASSERT_TRUE(TypicalLoadsOf(row).ok());
+  const auto with = [&row](size_t cell, sqlite::Cell value) {
+    sqlite::Row other = row;
+    other[cell] = std::move(value);
+    return TypicalLoadsOf(other).status();
+  };
+  EXPECT_EQ(with(1, int64_t{3}),
+            absl::DataLossError("a typical load of 3 layers and 4 experts has 32 bytes"));
+  EXPECT_EQ(with(2, int64_t{1} << 62).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with(1, int64_t{-2}).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with(3, std::bit_cast<int64_t>(std::numeric_limits<double>::quiet_NaN())).code(),
+            absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with(4, int64_t{0}).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with(5, sqlite::Bytes{std::string(32, '\0')}),
+            absl::DataLossError("a typical load: it has no tokens"));
+  EXPECT_EQ(with(5, sqlite::Bytes{std::string(32, '\xff')}).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with(5, std::string("text")).code(), absl::StatusCode::kDataLoss);
+  sqlite::Row longer = row;
+  for (size_t i = 0; i < 3 * kMaxTypicalLoads; ++i) longer.push_back(row[3 + i % 3]);
+  EXPECT_EQ(TypicalLoadsOf(longer).status().code(), absl::StatusCode::kDataLoss) << "too many";
 }
 
 }  // namespace

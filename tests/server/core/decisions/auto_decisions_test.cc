@@ -130,6 +130,27 @@ TEST(AutoDecisionsTest, ARestartOfTheDaemonDoesNotHastenADecision) {
   }
 }
 
+TEST(AutoDecisionsTest, TypicalLoadsSurviveTheDaemon) {
+  ConnectedJob job(AutoConfig(1000));
+  TrainWindow(job, 0);
+  EXPECT_TRUE(job.daemon.typical_loads().empty()) << "one is nothing beside others";
+  SwitchAll(job);
+  TrainWindow(job, 1);
+  EXPECT_EQ(job.daemon.typical_loads().size(), 2u);
+  TrainWindow(job, 2, 599);
+  EXPECT_EQ(job.daemon.typical_loads().size(), 2u) << "ten minutes are not over";
+  TrainWindow(job, 3);
+  EXPECT_EQ(job.daemon.typical_loads().size(), 4u);
+  TrainWindow(job, 4);
+  job.daemon.Handle(DrainRequested{absl::Seconds(10)});
+  EXPECT_EQ(job.daemon.typical_loads().size(), 5u);
+  job.daemon.Restart();
+  job.ConnectAll();
+  TrainWindow(job, 5);
+  job.daemon.Handle(DrainRequested{absl::Seconds(10)});
+  EXPECT_EQ(job.daemon.typical_loads().size(), 6u) << "goes on from those in the store";
+}
+
 TEST(AutoDecisionsTest, BackingOffSkipsDecisionsAndNoWindowsOfTheBackTest) {
   ConnectedJob job(AutoConfig(20));
   TrainWindow(job, 0);

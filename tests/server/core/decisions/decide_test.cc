@@ -157,7 +157,7 @@ TEST(TriggerTest, TheFirstCompleteWindowIsDecidedOnAndTheNextOnlyAfterPolicyEver
   // The policy gets them one by one, as in a replay.
   const PlannerQuestion& question = job.daemon.pending_solve()->question->planner;
   const ExpectedLoad expected =
-      ExpectLoad(question.options.candidates.at(0).estimate, question.windows, {}).value();
+      ExpectLoad(question.options.candidates.at(0).estimate, question.windows).value();
   EXPECT_EQ(expected.load.counts()(0, 0), 600);
   ASSERT_EQ(expected.recent.size(), 2u);
   EXPECT_EQ(expected.recent[1].counts()(0, 0), 300);
