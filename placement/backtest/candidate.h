@@ -11,9 +11,9 @@
 
 #include "absl/status/statusor.h"
 
-#include "placement/backtest/load_history.h"
 #include "placement/evaluate.h"
 #include "placement/load.h"
+#include "placement/load_history.h"
 #include "placement/scenarios.h"
 
 namespace eplb {

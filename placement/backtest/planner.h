@@ -14,10 +14,10 @@
 
 #include "placement/backtest/backtest.h"
 #include "placement/backtest/candidate.h"
-#include "placement/backtest/load_history.h"
 #include "placement/decision/cost.h"
 #include "placement/decision/rebalance.h"
 #include "placement/gpu_speeds.h"
+#include "placement/load_history.h"
 #include "placement/placement.h"
 
 namespace eplb {
@@ -28,7 +28,7 @@ struct PlannerState {
   std::shared_ptr<const Placement> start;  // placement that the back-test began with
   int64_t windows_since_decision = -1;     // -1 before the first decision
   Costs costs = {};                        // newest priced costs, or the first ones before any
-  LoadHistory history = {};                // of all windows that it has seen
+  LoadHistory history = {};                // all windows so far
 };
 
 struct PlannerQuestion {

@@ -5,6 +5,7 @@
 #include <string>
 #include <string_view>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
@@ -21,6 +22,11 @@ inline constexpr char kWindowKeys[] = "window/";
 // Returns the prefix with a number of 16 digits, so that keys sort by number.
 inline std::string Numbered(std::string_view prefix, int64_t number) {
   return absl::StrCat(std::string(prefix), absl::StrFormat("%016x", number));
+}
+// Returns the number at the end of a key; 0 if there is none.
+inline int64_t NumberOf(const std::string& key) {
+  int64_t number = 0;
+  return absl::SimpleHexAtoi(key.substr(key.rfind('/') + 1), &number) ? number : 0;
 }
 inline std::string JobKey(const std::string& job, std::string_view rest) {
   return absl::StrCat(kJobKeys, job, "/", std::string(rest));

@@ -4,7 +4,6 @@
 #include <algorithm>
 #include <iterator>
 
-#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/errors.h"
@@ -13,18 +12,12 @@
 #include "proto/wire/names.h"
 #include "server/store/checked_rows.h"
 #include "server/store/keys.h"
+#include "server/store/large_values.h"
 
 namespace eplb {
 namespace {
 
-constexpr int64_t kMaxTrimmed = 32;      // rows that one write removes beside those that it adds
 constexpr char kDamaged[] = "damaged/";  // copies of unreadable rows that a write has replaced
-
-// Returns the number at the end of a key; 0 if there is none.
-int64_t NumberOf(const std::string& key) {
-  int64_t number = 0;
-  return absl::SimpleHexAtoi(key.substr(key.rfind('/') + 1), &number) ? number : 0;
-}
 
 // Returns each NAME of the keys "PREFIX NAME/..", in the order of the keys.
 std::vector<std::string> NamesBelow(const KeyReader& reader, const std::string& prefix) {
@@ -113,9 +106,6 @@ void TrimWindows(const KeyReader& reader, const std::map<std::string, int64_t>& 
     batch->deletes.push_back(std::move(key));
   }
 }
-
-// Returns the key of the value that a part belongs to, without the part.
-std::string WholeOf(const std::string& part) { return part.substr(0, part.rfind('/')); }
 
 bool IsPlacementOf(const core::RanVersion& ran, const JobRow& job) {
   return ran.version == job.version && BytesOf(ran.digest) == job.digest;
@@ -392,29 +382,10 @@ void Store::AddPlacement(const KeyReader& reader, const core::StoredJob& job,
   for (int64_t i = std::max<int64_t>(surplus, 0); i < std::ssize(kept); ++i) {
     stay.insert(kept[static_cast<size_t>(i)].key);
   }
-  int64_t written = 1;
-  for (const auto& [part, none] :
-       reader.Find({.prefix = JobKey(job.job, "placement/"), .with_values = false})) {
-    written = NumberOf(WholeOf(part)) + 1;
-    const bool is_full = std::ssize(batch->deletes) >= kMaxTrimmed;
-    if (!is_full && !stay.contains(WholeOf(part))) batch->deletes.push_back(part);
-  }
-  AddParts(JobKey(job.job, "placement/"), written, sqlite::RowToBytes(PlacementRowOf(job, written)),
-           before, batch);
-}
-
-void Store::AddParts(std::string_view prefix, int64_t written, const std::string& bytes,
-                     std::vector<Batch>* before, Batch* batch) const {
-  for (size_t begin = 0, part = 0; begin < bytes.size(); ++part) {
-    const std::string key = PartKey(prefix, written, part);
-    std::string value = bytes.substr(begin, options_.part_bytes);
-    begin += value.size();
-    if (begin == bytes.size()) {
-      batch->puts[key] = std::move(value);
-    } else {
-      before->push_back({.puts = {{key, std::move(value)}}});
-    }
-  }
+  const std::string all = JobKey(job.job, "placement/");
+  const int64_t written = RemoveOthers(reader, all, stay, batch);
+  AddInParts(all, written, sqlite::RowToBytes(PlacementRowOf(job, written)), options_.part_bytes,
+             before, batch);
 }
 
 // Returns copies of the job's unreadable rows, which the next write of the job replaces. Skips the
@@ -478,12 +449,9 @@ absl::Status Store::WriteTypicalLoads(const std::string& job, std::span<const Ty
     if (!Knows(reader, job)) return std::vector<Batch>();
     std::vector<Batch> batches;
     Batch batch;
-    int64_t written = 1;
-    for (const auto& [part, none] : reader.Find({.prefix = all, .with_values = false})) {
-      written = NumberOf(WholeOf(part)) + 1;
-      if (std::ssize(batch.deletes) < kMaxTrimmed) batch.deletes.push_back(part);
-    }
-    AddParts(all, written, sqlite::RowToBytes(RowOf(job, loads)), &batches, &batch);
+    const int64_t written = RemoveOthers(reader, all, {}, &batch);
+    AddInParts(all, written, sqlite::RowToBytes(RowOf(job, loads)), options_.part_bytes, &batches,
+               &batch);
     batches.push_back(std::move(batch));
     return batches;
   });

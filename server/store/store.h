@@ -12,7 +12,6 @@
 #include <set>
 #include <span>
 #include <string>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -127,9 +126,6 @@ class Store {
   // 0 when there is none.
   absl::StatusOr<int64_t> ReadNumber(const std::string& key) const;
   std::vector<Batch> CopiesOfDamaged(const KeyReader& reader, const std::string& job) const;
-  // Adds a large value in parts: the last one to `batch`, which makes the value complete.
-  void AddParts(std::string_view prefix, int64_t written, const std::string& bytes,
-                std::vector<Batch>* before, Batch* batch) const;
   void AddPlacement(const KeyReader& reader, const core::StoredJob& job, std::vector<Batch>* before,
                     Batch* batch) const;
   int32_t KeptEvents(bool of_operators) const {

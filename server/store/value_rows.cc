@@ -22,7 +22,7 @@ namespace eplb {
 
 namespace {
 
-constexpr double kMaxCount = 1e9;  // of steps and of windows
+constexpr double kMaxCount = 1e9;  // steps or windows
 
 using google::protobuf::FieldDescriptor;
 using sqlite::Cell;

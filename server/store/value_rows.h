@@ -9,8 +9,8 @@
 
 #include "absl/status/statusor.h"
 
-#include "placement/backtest/load_history.h"
 #include "placement/digest.h"
+#include "placement/load_history.h"
 #include "placement/placement.h"
 #include "server/core/values/record.h"
 #include "server/core/values/views.h"

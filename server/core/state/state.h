@@ -379,7 +379,7 @@ struct Decisions {
   std::optional<int64_t> last_step;
   BackOff back_off;
   Chooser chooser;
-  LoadHistory load_history;  // of all runs
+  LoadHistory load_history;  // windows of all runs
   absl::Time load_history_stored = absl::InfinitePast();
   PredictionRecord predictions = NewPredictions();
   v1::PredictionCounts prediction_counts;  // since the daemon started

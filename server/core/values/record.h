@@ -11,8 +11,8 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
-#include "placement/backtest/load_history.h"
 #include "placement/digest.h"
+#include "placement/load_history.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
 #include "proto/wire/settings.h"

@@ -1,4 +1,4 @@
-#include "placement/backtest/load_history.h"
+#include "placement/load_history.h"
 
 #include <algorithm>
 #include <cmath>
@@ -9,8 +9,8 @@
 namespace eplb {
 namespace {
 
-constexpr double kHalfLife = 128;    // windows
-constexpr double kForgotten = 0.25;  // windows
+constexpr double kHalfLife = 128;    // [windows]
+constexpr double kForgotten = 0.25;  // [windows]
 
 bool SameShape(const Load& a, const Load& b) {
   return a.num_layers() == b.num_layers() && a.num_experts() == b.num_experts();
@@ -33,7 +33,7 @@ std::pair<size_t, size_t> MostSimilar(std::span<const TypicalLoad> loads) {
   return best;
 }
 
-// None if a sum is beyond a double's range.
+// Absent if the mean is beyond a double's range.
 std::optional<TypicalLoad> MeanOf(const TypicalLoad& a, const TypicalLoad& b) {
   const double windows = a.num_windows + b.num_windows;
   const double part = b.num_windows / windows;

@@ -1,4 +1,4 @@
-#include "placement/backtest/load_history.h"
+#include "placement/load_history.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

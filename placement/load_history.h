@@ -1,5 +1,5 @@
-// What the windows of a job looked like since it began: a few typical loads, each of many windows.
-// Loads that return after a long time, as day and night do, are still known.
+// What the windows of a job looked like since it began: a few typical loads, each the mean of
+// similar windows. Loads that return after a long time, as day and night do, are still known.
 #pragma once
 
 #include <cstddef>
@@ -12,11 +12,10 @@
 
 namespace eplb {
 
-// A mean of similar windows.
 struct TypicalLoad {
-  std::shared_ptr<const Load> load;  // [L, E], of one window
-  double num_steps = 1;              // of one window
-  double num_windows = 1;            // that it stands for; older windows count less
+  std::shared_ptr<const Load> load;  // [L, E], mean over its windows
+  double num_steps = 1;              // mean over its windows
+  double num_windows = 1;            // number of its windows; older ones count less
 };
 
 inline constexpr size_t kMaxTypicalLoads = 6;

@@ -1,0 +1,35 @@
+#include "server/store/large_values.h"
+
+#include <iterator>
+#include <utility>
+
+#include "server/store/keys.h"
+
+namespace eplb {
+
+int64_t RemoveOthers(const KeyReader& reader, const std::string& prefix,
+                     const std::set<std::string>& stay, Batch* batch) {
+  int64_t written = 1;
+  for (const auto& [part, none] : reader.Find({.prefix = prefix, .with_values = false})) {
+    written = NumberOf(WholeOf(part)) + 1;
+    const bool is_full = std::ssize(batch->deletes) >= kMaxTrimmed;
+    if (!is_full && !stay.contains(WholeOf(part))) batch->deletes.push_back(part);
+  }
+  return written;
+}
+
+void AddInParts(std::string_view prefix, int64_t written, const std::string& bytes,
+                size_t part_bytes, std::vector<Batch>* before, Batch* batch) {
+  for (size_t begin = 0, part = 0; begin < bytes.size(); ++part) {
+    const std::string key = PartKey(prefix, written, part);
+    std::string value = bytes.substr(begin, part_bytes);
+    begin += value.size();
+    if (begin == bytes.size()) {
+      batch->puts[key] = std::move(value);
+    } else {
+      before->push_back({.puts = {{key, std::move(value)}}});
+    }
+  }
+}
+
+}  // namespace eplb
