@@ -28,7 +28,7 @@ absl::Status CheckScenarios(std::span<const Scenario> scenarios) {
   }
   const Load& first = scenarios.front().load;
   for (size_t k = 0; k < scenarios.size(); ++k) {
-    const auto& [load, weight] = scenarios[k];
+    const auto& [load, weight, name] = scenarios[k];
     if (load.num_layers() != first.num_layers() || load.num_experts() != first.num_experts()) {
       return InvalidInput("scenario ", k, " has ", load.num_layers(), " layers of ",
                           load.num_experts(), " experts, scenario 0 has ", first.num_layers(),
@@ -50,7 +50,7 @@ Load MeanOfScenarios(std::span<const Scenario> scenarios) {
   const Load& first = scenarios.front().load;
   RealMatrix mean = RealMatrix::Zero(first.num_layers(), first.num_experts());
   Eigen::ArrayXd weights = Eigen::ArrayXd::Zero(mean.rows());
-  for (const auto& [load, weight] : scenarios) {
+  for (const auto& [load, weight, name] : scenarios) {
     const RealMatrix shares = NormalisedLayers(load);
     for (Eigen::Index layer = 0; layer < shares.rows(); ++layer) {
       if ((shares.row(layer) == 0).all()) continue;

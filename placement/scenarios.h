@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <span>
+#include <string>
 
 #include "absl/status/status.h"
 
@@ -17,8 +18,9 @@
 namespace eplb {
 
 struct Scenario {
-  Load load;          // [L, E]
-  double weight = 1;  // 1/kMaxScenarioWeight .. kMaxScenarioWeight
+  Load load;              // [L, E]
+  double weight = 1;      // 1/kMaxScenarioWeight .. kMaxScenarioWeight
+  std::string name = {};  // for people; may be empty
 
   friend bool operator==(const Scenario&, const Scenario&) = default;
 };

@@ -81,7 +81,7 @@ std::string PlacementText(const Explanation& explanation, const Terminal& termin
                                   ? "Placement in force, by the newest decision"
                                   : "Placement in force";
   return absl::StrCat(Section(heading, terminal), Indented(Printable(plan->reason()), terminal),
-                      Indented(PlanFigures(*plan), terminal));
+                      Indented(PlanFigures(*plan), terminal), ScenariosText(*plan, terminal));
 }
 
 // Empty if the newest decision led to the current placement, which is already described.
@@ -95,9 +95,11 @@ std::string NewestText(const Explanation& explanation, const Terminal& terminal)
   const v1::Plan& plan = explanation.plans.front();
   const v1::Plan* const switched = explanation.switched();
   if (switched != nullptr && IsNewest(explanation, *switched)) return "";
-  return text + Indented(absl::StrCat("plan ", plan.plan(), " ", wire::EnumText(plan.result()),
-                                      ": ", Printable(plan.reason())),
-                         terminal);
+  return text +
+         Indented(absl::StrCat("plan ", plan.plan(), " ", wire::EnumText(plan.result()), ": ",
+                               Printable(plan.reason())),
+                  terminal) +
+         ScenariosText(plan, terminal);
 }
 
 // The transfers of a layer by the decision that led to the placement.

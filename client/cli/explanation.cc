@@ -110,9 +110,9 @@ absl::Status EvaluateWindow(Explanation& explanation) {
     explanation.measured = EvaluateGpuLoads(std::move(loads), held.num_usable());
   }
   if (explanation.before) {
-    absl::StatusOr<Evaluation> before =
-        EvaluateSplit(load, explanation.before->placement, SplitOf(explanation.job));
-    if (before.ok()) explanation.evaluated_before = *std::move(before);
+    EPLB_ASSIGN_OR_RETURN(
+        explanation.evaluated_before,
+        EvaluateSplit(load, explanation.before->placement, SplitOf(explanation.job), &speeds));
   }
   EPLB_ASSIGN_OR_RETURN(explanation.unmoved,
                         Evaluate(load, Placement::Static(placement.topology()), options));

@@ -183,8 +183,8 @@ Output RunGetPlan(const GetOptions& options, const Terminal& terminal) {
   if (options.query.format == Format::kJson)
     return Line({{"job", job}, {"plan", wire::ToJson(plan)}});
   if (options.query.format == Format::kTrace) return PlanTrace(job, plan);
-  return absl::StrCat(PlanTable(one, terminal), Reasons(one, terminal), "\n",
-                      TimesTable(plan, terminal));
+  return absl::StrCat(PlanTable(one, terminal), Reasons(one, terminal),
+                      ScenariosText(plan, terminal), "\n", TimesTable(plan, terminal));
 }
 
 Output RunGetEvents(const GetOptions& options, const Terminal& terminal) {

@@ -13,7 +13,6 @@
 #include "base/errors.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
-#include "placement/figure_mean.h"
 #include "placement/search/bound.h"
 #include "placement/split/batch_split.h"
 #include "proto/wire/placement_json.h"
@@ -77,7 +76,7 @@ std::string ScenariosToJson(const ScenarioFigures& figures) {
                   "\",\"mean\":", Number(figures.after.mean_objective),
                   ",\"per_layer\":", Array(figures.after.objective), ",",
                   BoundToJson("bound_per_layer", figures.gap),
-                  ",\"mixtures_at_least\":", Number(figures.mixtures_at_least), "}");
+                  ",\"mixtures_at_least\":", Number(figures.after.mixtures_at_least), "}");
   if (!figures.choice.has_value()) return text;
   const ScenarioChoice& choice = *figures.choice;
   return absl::StrCat(text, ",\"scenario_choice\":{\"windows\":[",
@@ -97,15 +96,6 @@ absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement&
     if (!before.Holds(GpuId{gpu})) unusable.push_back(gpu);
   }
   return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
-}
-
-std::optional<double> LeastOfMixtures(std::span<const Evaluation> scenarios) {
-  FigureMean mean;
-  for (size_t layer = 0; layer < scenarios.front().balancedness.size(); ++layer) {
-    const auto in_layer = [layer](const Evaluation& one) { return one.balancedness[layer]; };
-    mean.Add(in_layer(*std::ranges::min_element(scenarios, LessBalanced, in_layer)));
-  }
-  return mean.Value();
 }
 
 // before, speeds: the placement before the plan, and its GPUs. bound: what the bounds hold for.
@@ -132,7 +122,6 @@ absl::StatusOr<ScenarioFigures> MakeScenarioFigures(const PlanProblem& problem,
   std::vector<double> found;
   for (const auto& layer : figures.after.objective) found.push_back(layer.value_or(0));
   EPLB_ASSIGN_OR_RETURN(figures.gap, GapsToBounds(found, bounds));
-  figures.mixtures_at_least = LeastOfMixtures(figures.after.scenarios);
   return figures;
 }
 

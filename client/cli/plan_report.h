@@ -66,8 +66,6 @@ struct ScenarioFigures {
   ScenarioEvaluation before;
   std::vector<BoundGaps> gaps;  // [K], above the bounds of placements for that load alone
   BoundGaps gap;                // the objective above its bound
-  // Mean over layers of the least balancedness under any load: no mixture of the loads has less.
-  std::optional<double> mixtures_at_least;
 };
 
 // "mean" or "worst".

@@ -7,6 +7,7 @@
 
 #include "client/cli/gpu_picture.h"
 #include "client/cli/plan_report.h"
+#include "client/cli/plan_text.h"
 #include "client/cli/text.h"
 #include "placement/decision/cost.h"
 
@@ -178,7 +179,6 @@ std::string ScenarioText(const PlanReport& report, const ScenarioFigures& figure
                           FigureText(after.mean_balancedness), FigureText(after.min_balancedness),
                           Percent(gaps.mean.value_or(0)), Percent(gaps.max.value_or(0))});
   }
-  const bool worst = figures.objective == ScenarioObjective::kWorst;
   const bool batch = report.batches_after.has_value();
   std::string text = absl::StrCat(
       FormatTable(table, terminal), "\n",
@@ -186,18 +186,16 @@ std::string ScenarioText(const PlanReport& report, const ScenarioFigures& figure
                              batch ? ", each load split exactly among the replicas" : "",
                              ". The bounds are those of placements for one of the loads alone."),
                 terminal),
-      Paragraph(
-          absl::StrCat("Objective ", ObjectiveName(figures.objective), ": max / mean GPU load, ",
-                       worst ? "largest over the loads" : "weighted mean over the loads", ", is ",
-                       FigureText(figures.after.mean_objective), " on average over layers (",
-                       BeforeName(report), " ", FigureText(figures.before.mean_objective), "). ",
-                       GapText(figures.gap), "."),
-          terminal),
+      Paragraph(absl::StrCat(ScenarioObjectiveText(ObjectiveName(figures.objective),
+                                                   figures.after.mean_objective, BeforeName(report),
+                                                   figures.before.mean_objective),
+                             " ", GapText(figures.gap), "."),
+                terminal),
       Paragraph(absl::StrCat("Under any mixture of these loads, each layer is at least as balanced "
                              "as under the worst of them",
                              batch ? ", but for rounding to whole tokens" : "",
                              ". The mean over layers of a mixture is at least ",
-                             FigureText(figures.mixtures_at_least),
+                             FigureText(figures.after.mixtures_at_least),
                              ". A load that resembles none of them may be less balanced."),
                 terminal));
   if (figures.choice.has_value()) text += Paragraph(ChoiceText(*figures.choice), terminal);

@@ -48,6 +48,36 @@ std::string PlanFigures(const v1::Plan& plan) {
   return FigureList(plan, words);
 }
 
+std::string ScenarioObjectiveText(std::string_view objective, const std::optional<double>& figure,
+                                  std::string_view before_name,
+                                  const std::optional<double>& before) {
+  return absl::StrFormat(
+      "Objective %s: max / mean GPU load, %s over the loads, is %s on average over layers (%s %s).",
+      objective, objective == "worst" ? "largest" : "weighted mean", FigureText(figure),
+      before_name, FigureText(before));
+}
+
+std::string ScenariosText(const v1::Plan& plan, const Terminal& terminal) {
+  if (plan.scenarios().empty()) return "";
+  Table table({"balancedness under", ">weight", ">before", ">proposed", ">worst layer"});
+  for (const v1::ScenarioFigures& one : plan.scenarios()) {
+    table.rows.push_back(
+        {Shortened(Printable(one.load()), kMostText), absl::StrFormat("%.3g", one.weight()),
+         FigureText(one.balancedness_in_force().mean()), FigureText(one.balancedness().mean()),
+         FigureText(one.balancedness().min())});
+  }
+  const v1::ObjectiveFigures& all = plan.objective();
+  table.rows.push_back({"any mixture, at least", "", FigureText(all.mixtures_at_least_in_force()),
+                        FigureText(all.mixtures_at_least()), ""});
+  const std::string objective =
+      ScenarioObjectiveText(Printable(all.name()), all.mean(), "before", all.mean_in_force());
+  return absl::StrCat(
+      "\n", FormatTable(table, terminal),
+      Beside("", 2, objective + " A load that resembles none of these may be less balanced.",
+             terminal),
+      "\n");
+}
+
 std::string PlanReason(const v1::Plan& plan) {
   const std::string who =
       plan.asked_by().empty() ? "" : absl::StrCat(" (asked for by ", plan.asked_by(), ")");

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/status_macros.h"
+#include "placement/figure_mean.h"
 #include "placement/split/batch_split.h"
 
 namespace eplb {
@@ -32,6 +33,15 @@ class LayerObjective {
   double worst_ = 0;
 };
 
+std::optional<double> LeastOfMixtures(std::span<const Evaluation> scenarios) {
+  FigureMean mean;
+  for (size_t layer = 0; layer < scenarios.front().balancedness.size(); ++layer) {
+    const auto in_layer = [layer](const Evaluation& one) { return one.balancedness[layer]; };
+    mean.Add(in_layer(*std::ranges::min_element(scenarios, LessBalanced, in_layer)));
+  }
+  return mean.Value();
+}
+
 double TotalSpeed(const GpuSpeeds* speeds, const Topology& topology) {
   return speeds == nullptr ? topology.num_gpus() : speeds->total();
 }
@@ -47,7 +57,7 @@ absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> s
   const double total_speed = TotalSpeed(speeds, placement.topology());
   std::vector<LayerObjective> figures(static_cast<size_t>(placement.topology().num_layers()),
                                       LayerObjective(objective));
-  for (const auto& [load, weight] : scenarios) {
+  for (const auto& [load, weight, name] : scenarios) {
     EPLB_ASSIGN_OR_RETURN(Evaluation one, EvaluateSplit(load, placement, split, speeds));
     const RealMatrix tokens = load.ToDouble();
     for (size_t layer = 0; layer < figures.size(); ++layer) {
@@ -59,15 +69,13 @@ absl::StatusOr<ScenarioEvaluation> EvaluateScenarios(std::span<const Scenario> s
     }
     evaluation.scenarios.push_back(std::move(one));
   }
-  double sum = 0;
-  int64_t layers = 0;
+  FigureMean mean;
   for (const LayerObjective& figure : figures) {
     evaluation.objective.push_back(figure.Figure());
-    if (!evaluation.objective.back().has_value()) continue;
-    sum += *evaluation.objective.back();
-    ++layers;
+    mean.Add(evaluation.objective.back());
   }
-  if (layers > 0) evaluation.mean_objective = sum / static_cast<double>(layers);
+  evaluation.mean_objective = mean.Value();
+  evaluation.mixtures_at_least = LeastOfMixtures(evaluation.scenarios);
   return evaluation;
 }
 
@@ -79,7 +87,7 @@ absl::StatusOr<std::vector<double>> ScenarioBounds(std::span<const Scenario> sce
   const double total_speed = TotalSpeed(options.speeds, topology);
   std::vector<LayerObjective> figures(static_cast<size_t>(topology.num_layers()),
                                       LayerObjective(objective));
-  for (const auto& [load, weight] : scenarios) {
+  for (const auto& [load, weight, name] : scenarios) {
     EPLB_ASSIGN_OR_RETURN(const std::vector<double> bounds, LowerBounds(load, topology, options));
     const RealMatrix tokens = load.ToDouble();
     for (size_t layer = 0; layer < bounds.size(); ++layer) {

@@ -23,6 +23,8 @@ struct ScenarioEvaluation {
   std::vector<Evaluation> scenarios;             // [K], each on its own load
   std::vector<std::optional<double>> objective;  // [L], >= 1; absent for a layer without load
   std::optional<double> mean_objective;          // over layers with load
+  // Mean over layers of the least balancedness under any scenario: no mixture of them has less.
+  std::optional<double> mixtures_at_least;
 };
 
 // errors: those of CheckScenarios and EvaluateSplit. cost: K times EvaluateSplit.

@@ -3,6 +3,8 @@
 #include <memory>
 #include <utility>
 
+#include "server/core/decisions/scenario_figures.h"
+
 namespace eplb::core {
 namespace {
 
@@ -49,6 +51,14 @@ DecisionAnswer Decide(const DecisionQuestion& question, const PlannerAnswer& ans
                                         .speeds = speeds,
                                         .split = split,
                                         .recent = expected.Each(split)});
+  if (!decided.decision.ok() || expected.scenarios.empty()) return decided;
+  absl::StatusOr<v1::Plan> figures = ScenarioFiguresOf(expected.scenarios, *question.incumbent,
+                                                       decided.decision->target, split, speeds);
+  if (figures.ok()) {
+    decided.decision->scenarios = *std::move(figures);
+  } else {
+    decided.decision = figures.status();
+  }
   return decided;
 }
 

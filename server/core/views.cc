@@ -133,8 +133,11 @@ void ShowDecisions(const State& state, Job& job, v1::JobStatus& status) {
   status.set_commits(static_cast<uint64_t>(job.decisions.commits));
   status.set_last_reason(job.decisions.last_reason);
   if (!job.plans.empty()) {
-    *status.mutable_newest_plan() = WithoutTimes(job.plans.back());
-    status.mutable_newest_plan()->clear_candidates();
+    v1::Plan& newest = *status.mutable_newest_plan();
+    newest = WithoutTimes(job.plans.back());
+    newest.clear_candidates();
+    newest.clear_scenarios();
+    newest.clear_objective();
   }
   if (job.decisions.account.pause_seconds > 0)
     status.set_spent_seconds(job.decisions.account.pause_seconds);

@@ -28,7 +28,7 @@ MAY_INCLUDE = {
     "server/core/values": {"proto", "placement", "placement/backtest", "placement/decision"},
     "server/core/state": {"server/core/values", "proto", "placement", "placement/backtest", "placement/decision"},
     "server/core/decisions": {"server/core/state", "server/core/values", "proto", "placement", "placement/backtest", "placement/decision",
-                              "placement/policies"},
+                              "placement/policies", "placement/search"},
     "server/core/ranks": {"server/core/decisions", "server/core/state", "server/core/values", "proto"},
     "server/core": {"server/core/decisions", "server/core/ranks", "server/core/state", "server/core/values", "proto",
                     "placement/backtest", "placement/policies", "placement/split"},

@@ -84,6 +84,7 @@ v1::Plan PlanOf(const Job& job, v1::PlanResult result, const std::string& reason
   if (decision.migration_seconds) plan.set_migration_seconds(*decision.migration_seconds);
   if (!decision.chunks.empty()) plan.set_transfers(static_cast<uint64_t>(decision.transfers));
   plan.set_num_chunks(static_cast<uint32_t>(decision.chunks.size()));
+  plan.MergeFrom(decision.scenarios);
   return plan;
 }
 

@@ -18,6 +18,7 @@
 #include "placement/migration_plan.h"
 #include "placement/placement.h"
 #include "server/core/state/chunking.h"
+#include "server/core/values/record.h"
 
 namespace eplb::core {
 
@@ -65,6 +66,7 @@ struct CandidateDecision {
   std::vector<double> falls;  // [L], fall of each layer's peak, tokens a step
   // Over the horizon; absent likewise.
   std::optional<double> net_gain_seconds = std::nullopt;
+  v1::Plan scenarios = {};  // see ScenarioFiguresOf; empty for one load
 };
 
 // Decides by EvaluateRebalance. Layers that need more rows of staging on a GPU than the ranks have,

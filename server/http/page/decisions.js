@@ -2,18 +2,30 @@
 "use strict";
 
 eplb.decisions = (() => {
-  const { el, redraw, columns, panel } = eplb.dom;
-  const { clock, count, counted } = eplb.format;
+  const { el, redraw, columns, table, panel } = eplb.dom;
+  const { clock, count, counted, balancedness } = eplb.format;
   const SHOWN = 200;
   const NAMED = ["plan", "unix_micros", "result"];  // in front of the reason
 
   const figures = (plan) => [...columns("Plan"), { name: "computed", of: (one) => eplb.format.balancedness(one.balancedness_computed) }]
     .filter(({ key, label }) => label !== "" && !NAMED.includes(key) && (key !== "balancedness_predicted" || eplb.series.isPrediction(plan)))
     .map(({ name, of }) => [name, of(plan)]).filter(([, text]) => text !== "–" && text !== "0").map((one) => one.join(" "));
+  // Figures of a placement that was made for several loads, in the columns of eplbctl explain.
+  const number = (name, help, of) => ({ name, help, number: true, of });
+  const SCENARIO = [
+    { name: "balancedness under", of: (one) => one.load },
+    number("weight", "Weight of the load in the mean over the loads.", (one) => one.weight ? Number(one.weight.toPrecision(3)) : ""),
+    number("before", "Computed: of the placement that the decision would replace.", (one) => balancedness(one.balancedness_in_force.mean, 4)),
+    number("proposed", "Computed: of the decision's placement.", (one) => balancedness(one.balancedness.mean, 4)),
+    number("worst layer", "Of the decision's placement.", (one) => one.weight ? balancedness(one.balancedness.min, 4) : ""),
+  ];
+  const mixtures = ({ mixtures_at_least, mixtures_at_least_in_force }) => ({
+    load: "any mixture, at least", balancedness: { mean: mixtures_at_least }, balancedness_in_force: { mean: mixtures_at_least_in_force } });
+
   const ofPlan = (plan) => ({
     // A report may have no time of the decision, but the time of its switch.
     at: plan.unix_micros || plan.switched_unix_micros || 0, key: `plan ${plan.plan}`, name: `plan ${plan.plan}: ${plan.result}`, kind: plan.result,
-    text: plan.reason, figures: figures(plan).join(", "),
+    text: plan.reason, figures: figures(plan).join(", "), plan,
   });
   const ofEvent = (event) => ({
     at: event.unix_micros, key: `event ${event.sequence}`, name: event.name, kind: "event", text: event.reason,
@@ -29,6 +41,11 @@ eplb.decisions = (() => {
     const { node, body } = panel("decisions", "Decisions and events", "Newest first. Each decision has its reason.");
     const find = el("input", { type: "search", placeholder: "committed, rank 3, min_gain ..", "aria-label": "Search decisions and events" });
     const note = el("p", { class: "note", role: "status" });
+    const open = new Set();  // decisions whose scenarios are shown
+    const scenarios = ({ key, plan }) => plan?.scenarios?.length ? el("details", { class: "behind", open: open.has(key), "data-key": key },
+      el("summary", {}, `${plan.scenarios.length} scenarios: any mixture of them at least ${balancedness(plan.objective.mixtures_at_least, 4)}, `
+        + `${balancedness(plan.objective.mixtures_at_least_in_force, 4)} before`),
+      open.has(key) ? table(`Scenarios of plan ${plan.plan}`, SCENARIO, [...plan.scenarios, mixtures(plan.objective)]) : null) : null;
     const list = el("ol", { class: "log", tabindex: "0", "aria-label": "Decisions and events, newest first" });
     body.append(find, note, list);
     let data = null;
@@ -44,8 +61,13 @@ eplb.decisions = (() => {
         + (data.job.events_known === false ? ". What operators did is known to the daemon alone: eplbctl get events --limit 1000 -o json > DIR/events.json" : "");
       redraw(list, ...found.slice(0, SHOWN).map((one) => el("li", { class: one.kind },
         el("span", { class: "time" }, clock(one.at)), el("span", { class: "name" }, one.name),
-        el("span", { class: "text" }, one.text), one.figures ? el("span", { class: "figures" }, one.figures) : null)));
+        el("span", { class: "text" }, one.text), one.figures ? el("span", { class: "figures" }, one.figures) : null, scenarios(one))));
     };
+    list.addEventListener("toggle", ({ target }) => {
+      if (target.open === open.has(target.dataset.key)) return;
+      if (target.open) open.add(target.dataset.key); else open.delete(target.dataset.key);
+      draw();
+    }, true);
     find.addEventListener("input", () => { context.setView({ find: find.value || null }); draw(); });
     const update = (fresh, view) => {
       data = fresh;

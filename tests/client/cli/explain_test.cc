@@ -112,6 +112,40 @@ TEST_F(ExplainTest, WithoutABackTestThereIsNoTableOfCandidates) {
   EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out, HasSubstr(R"("candidates":[])"));
 }
 
+TEST_F(ExplainTest, ADecisionForSeveralLoadsHasARowForEach) {
+  EXPECT_THAT(RunExplain(Options(), kPlain).out, Not(HasSubstr("balancedness under")))
+      << "as every plan of an older daemon";
+  ASSERT_TRUE(google::protobuf::TextFormat::MergeFromString(
+      "scenarios { load: 'steps 350..399' weight: 3 balancedness { mean: 0.97125 min: 0.9312 } "
+      "balancedness_in_force { mean: 0.8123 min: 0.7 } } "
+      "scenarios { load: 'a name that is much too long\x1b[31m' weight: 0.333333 "
+      "balancedness { mean: 0.9698 min: 0.9301 } balancedness_in_force { mean: 0.7411 } } "
+      "objective { name: 'mean' mean: 1.031 mean_in_force: 1.2512 mixtures_at_least: 0.965 "
+      "mixtures_at_least_in_force: 0.735 }",
+      &daemon_.plans.back()));
+  for (const int width : {80, 160}) {
+    const std::string text = RunExplain(Options(), Terminal{.width = width}).out;
+    EXPECT_TRUE(FitsInto(text, static_cast<size_t>(width))) << text;
+    EXPECT_THAT(text, HasSubstr("\n\n"
+                                "balancedness under        weight  before  proposed  worst layer\n"
+                                "steps 350..399                 3  0.8123    0.9712       0.9312\n"
+                                "a name that is much to..   0.333  0.7411    0.9698       0.9301\n"
+                                "any mixture, at least             0.7350    0.9650\n"));
+  }
+  EXPECT_THAT(RunExplain(Options(), Terminal{.width = 200}).out,
+              HasSubstr("Objective mean: max / mean GPU load, weighted mean over the loads, is "
+                        "1.0310 on average over layers (before 1.2512). A load that resembles "));
+  EXPECT_THAT(RunExplain(Options(Format::kJson), kPlain).out,
+              Says(R"("scenarios":[{"load":"steps 350..399","weight":3.0,)"
+                   R"("balancedness":{"mean":0.97125,"min":0.9312},)"
+                   R"("balancedness_in_force":{"mean":0.8123,"min":0.7}})",
+                   R"("objective":{"name":"mean","mean":1.031,"mean_in_force":1.2512,)"
+                   R"("mixtures_at_least":0.965,"mixtures_at_least_in_force":0.735})",
+                   R"("scenarios":[],"objective":null)"));
+  daemon_.plans.front().Swap(&daemon_.plans.back());  // a newest decision that kept the placement
+  EXPECT_EQ(CountOf("any mixture, at least", RunExplain(Options(), kPlain).out), 1U);
+}
+
 TEST_F(ExplainTest, AReasonStandsOnce) {
   daemon_.plans.erase(daemon_.plans.begin());  // the current one is the newest
   daemon_.status.mutable_jobs(0)->set_last_reason("the predicted peak falls by 27 %");
@@ -203,6 +237,17 @@ TEST_F(ExplainTest, AWindowThatRanUnderThePlacementInForceIsComparedWithTheOneBe
   const std::string text = RunExplain(options, Terminal{.width = 160}).out;
   EXPECT_THAT(text, HasSubstr("measured 0.6667 | before 0.8333 | static 0.8333"));
   EXPECT_THAT(text, Not(HasSubstr("computed")));
+}
+
+// GPU loads are tokens / speed, also of the placement before: GPU 0 takes twice as long.
+TEST_F(ExplainTest, ThePlacementBeforeIsComparedAtTheSameGpuSpeeds) {
+  daemon_.status.mutable_jobs(0)->add_gpu_speeds()->set_in_use(0.5);
+  daemon_.load->clear_gpu_loads();
+  ExplainOptions options = Options();
+  options.layer = 0;
+  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr("computed 0.7222 | before 0.5833"));
+  options.query.format = Format::kJson;
+  EXPECT_THAT(RunExplain(options, kPlain).out, HasSubstr(R"("gpu_loads_before":[80.0,20.0,40.0])"));
 }
 
 TEST_F(ExplainTest, AnExpertTellsItsReplicasNowAndBefore) {

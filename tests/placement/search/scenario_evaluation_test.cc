@@ -243,6 +243,7 @@ TEST(ScenarioEvaluationTest, AScenarioCountsOnlyInLayersWhereItHasLoad) {
   ASSERT_TRUE(found.ok()) << found.status();
   EXPECT_THAT(found->objective, ::testing::ElementsAre((3 * 1.5 + 1) / 4, 1, std::nullopt));
   EXPECT_EQ(found->mean_objective, (1.375 + 1) / 2);
+  EXPECT_EQ(found->mixtures_at_least, (1 / 1.5 + 1) / 2) << "the worst scenario of each layer";
 }
 
 TEST(ScenarioEvaluationTest, RefusesScenariosOfAnotherShapeThanThePlacement) {

@@ -11,6 +11,7 @@
 #include "placement/digest.h"
 #include "placement/evaluate.h"
 #include "tests/server/core/core_harness.h"
+#include "tests/support/messages.h"
 
 namespace eplb::core {
 namespace {
@@ -169,6 +170,75 @@ TEST(DecideTest, ADecisionGoesByTheWindowsOfThePlannersAnswer) {
   EXPECT_GT(answer.measured_balancedness, 0);
   ASSERT_TRUE(answer.decision.ok());
   EXPECT_TRUE(answer.decision->chunks.empty()) << "an even load has nothing to gain";
+}
+
+// Load of the job in which two experts are hot in every layer.
+Load HotExperts(int32_t one, int32_t other) {
+  LoadMatrix counts = LoadMatrix::Constant(4, 6, 10);
+  counts.col(one) = 100;
+  counts.col(other) = 100;
+  return *Load::FromCounts(std::move(counts));
+}
+
+// Answer of a planner that proposes Exchanged({0, 1}) for two loads. Experts 0 and 1 share a GPU
+// before, experts 0 and 2 afterwards.
+PlannerAnswer ProposingForScenarios(const DecisionQuestion& question) {
+  PlannerAnswer answer = Proposing(question, Exchanged({0, 1}));
+  answer.expected.scenarios = {{.load = HotExperts(0, 1), .weight = 3, .name = "steps 0..9"},
+                               {.load = HotExperts(0, 2)}};
+  return answer;
+}
+
+TEST(DecideTest, ADecisionForSeveralLoadsHasTheBalancednessUnderEach) {
+  TestJob job(EveryWindow());
+  const std::shared_ptr<const DecisionQuestion> question = AskAfter(job, 0);
+  const v1::Plan figures = Decide(*question, ProposingForScenarios(*question)).decision->scenarios;
+  // One GPU of three has both hot experts, or each of two has one of them.
+  constexpr double kTogether = 80.0 / 200;
+  constexpr double kApart = 80.0 / 110;
+  ASSERT_EQ(figures.scenarios_size(), 2);
+  const v1::ScenarioFigures& first = figures.scenarios(0);
+  EXPECT_EQ(first.load(), "steps 0..9");
+  EXPECT_EQ(first.weight(), 3);
+  EXPECT_NEAR(first.balancedness_in_force().mean(), kTogether, 1e-12);
+  EXPECT_NEAR(first.balancedness().mean(), (kTogether + kApart) / 2, 1e-12) << "2 layers of 4";
+  EXPECT_NEAR(first.balancedness().min(), kTogether, 1e-12);
+  EXPECT_EQ(figures.scenarios(1).load(), "scenario 2") << "it has no name";
+  EXPECT_NEAR(figures.scenarios(1).balancedness_in_force().mean(), kApart, 1e-12);
+  EXPECT_NEAR(figures.scenarios(1).balancedness().mean(), (kTogether + kApart) / 2, 1e-12);
+  const v1::ObjectiveFigures& objective = figures.objective();
+  EXPECT_EQ(objective.name(), "mean");
+  const double before = (3 / kTogether + 1 / kApart) / 4;
+  const double moved = (3 / kApart + 1 / kTogether) / 4;
+  EXPECT_NEAR(objective.mean_in_force(), before, 1e-12);
+  EXPECT_NEAR(objective.mean(), (before + moved) / 2, 1e-12);
+  EXPECT_NEAR(objective.mixtures_at_least_in_force(), kTogether, 1e-12);
+  EXPECT_NEAR(objective.mixtures_at_least(), kTogether, 1e-12);
+}
+
+TEST(DecideTest, ScenariosThatDoNotFitTheJobAreAnErrorOfTheDecision) {
+  TestJob job(EveryWindow());
+  const std::shared_ptr<const DecisionQuestion> question = AskAfter(job, 0);
+  PlannerAnswer answer = ProposingForScenarios(*question);
+  answer.expected.scenarios.front().weight = 0;
+  EXPECT_EQ(Decide(*question, answer).decision.status().message(),
+            "scenario 0 has the weight 0, expected 1e-9..1e9");
+}
+
+TEST(DecideTest, ThePlanKeepsTheFiguresOfItsScenarios) {
+  TestJob job(EveryWindow());
+  AskAfter(job, 0);
+  const Solve asked = *job.daemon.pending_solve();
+  job.daemon.Handle(
+      Solution(asked, PlannerOutcome{.answer = ProposingForScenarios(*asked.question)}));
+  const v1::Plan plan = job.NewestPlan();
+  EXPECT_EQ(plan.result(), v1::PLAN_RESULT_PROPOSED) << plan.reason();
+  EXPECT_EQ(plan.scenarios_size(), 2);
+  EXPECT_TRUE(plan.has_objective());
+  EXPECT_EQ(job.daemon.plans().at(1), plan) << "what the store has";
+  EXPECT_EQ(job.daemon.View().newest_plan().scenarios_size(), 0)
+      << "all jobs are asked for at once";
+  EXPECT_FALSE(job.daemon.View().newest_plan().has_objective());
 }
 
 }  // namespace

@@ -152,6 +152,8 @@ v1::Plan PlanOf(int64_t number) {
     num_chunks: 3 chunks_committed: 2 solve_seconds: 0.5 prepare_seconds: 0.75
     pause_seconds: 0.125 switched_step: 24 reason: "because" asked_by: "ann"
     candidates { name: "none" windows: 12 balancedness: 0.75 net_seconds: -1.5 realized: 0.5 }
+    scenarios { load: "steps 10..19" weight: 2 balancedness { mean: 0.75 min: 0.5 } }
+    objective { name: "mean" mean: 1.25 mixtures_at_least: 0.625 }
     times {
       window_complete_unix_micros: 1700000000000001
       chunks { version: 4 proposed_unix_micros: 1700000000123456 ranks { rank: 2 } }

@@ -91,6 +91,37 @@ class PageTest(job.DaemonTest):
         self.assertEqual(account["net"], self.browser.value(f"eplb.format.seconds({net!r})"))
         self.check_clean()
 
+    def test_a_decision_for_several_loads_has_a_row_for_each(self):
+        self.run_job()
+        self.show()
+        self.assertEqual(self.browser.texts("#decisions .log details"), [], "decisions for one load have none")
+        plan = self.api("jobs/demo/plans")["plans"][0]
+        self.assertEqual((plan["scenarios"], plan["objective"]), ([], None))
+        hostile = "<img src=x onerror='window.hurt=1'>"
+        scenarios = [{"load": name, "weight": weight, "balancedness": {"mean": 0.97125, "min": 0.93}, "balancedness_in_force": {"mean": before, "min": 0.5}}
+                     for name, weight, before in (("steps 0..9", 3, 0.8123), (hostile, 0.3333333, 0.7411))]
+        objective = {"name": "mean", "mean": 1.03, "mean_in_force": 1.25, "mixtures_at_least": 0.965, "mixtures_at_least_in_force": 0.735}
+        self.browser.value(f"""(() => {{ const ask = window.fetch; window.fetch = async (path, options) => {{
+          const answer = await ask(path, options);
+          if (!path.includes('/plans')) return answer;
+          const body = await answer.json();
+          Object.assign(body.plans[0], {json.dumps({"scenarios": scenarios, "objective": objective})});
+          return new Response(JSON.stringify(body));
+        }}; }})()""")
+        self.browser.wait("document.querySelector('#decisions .log details') !== null")
+        self.assertEqual(self.browser.texts("#decisions .log summary"), ["2 scenarios: any mixture of them at least 0.9650, 0.7350 before"])
+        self.browser.ask("focus", selector="#decisions .log summary")
+        self.browser.ask("key", name="Enter")
+        names = ("balancedness under", "weight", "before", "proposed", "worst layer")
+        self.assertEqual(self.browser.table("decisions"), [dict(zip(names, row)) for row in (
+            ("steps 0..9", "3", "0.8123", "0.9712", "0.9300"), (hostile, "0.333", "0.7411", "0.9712", "0.9300"),
+            ("any mixture, at least", "", "0.7350", "0.9650", ""))])
+        self.browser.value("new Promise((done) => { setTimeout(done, 2500); })")
+        self.assertTrue(self.browser.value("document.querySelector('#decisions .log details').open"), "a refresh leaves it open")
+        self.browser.ask("key", name="Enter")
+        self.browser.wait("document.querySelector('#decisions .log table') === null")
+        self.check_clean()
+
     def test_switches_are_those_of_the_report(self):
         self.run_job()
         self.show()
