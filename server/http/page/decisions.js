@@ -43,8 +43,8 @@ eplb.decisions = (() => {
     const note = el("p", { class: "note", role: "status" });
     const open = new Set();  // decisions whose scenarios are shown
     const scenarios = ({ key, plan }) => plan?.scenarios?.length ? el("details", { class: "behind", open: open.has(key), "data-key": key },
-      el("summary", {}, `${plan.scenarios.length} scenarios: any mixture of them at least ${balancedness(plan.objective.mixtures_at_least, 4)}, `
-        + `${balancedness(plan.objective.mixtures_at_least_in_force, 4)} before`),
+      el("summary", {}, `${plan.scenarios.length} scenarios: balancedness under any mixture at least ${
+        balancedness(plan.objective.mixtures_at_least, 4)}, before ${balancedness(plan.objective.mixtures_at_least_in_force, 4)}`),
       open.has(key) ? table(`Scenarios of plan ${plan.plan}`, SCENARIO, [...plan.scenarios, mixtures(plan.objective)]) : null) : null;
     const list = el("ol", { class: "log", tabindex: "0", "aria-label": "Decisions and events, newest first" });
     body.append(find, note, list);

@@ -109,13 +109,14 @@ class PageTest(job.DaemonTest):
           return new Response(JSON.stringify(body));
         }}; }})()""")
         self.browser.wait("document.querySelector('#decisions .log details') !== null")
-        self.assertEqual(self.browser.texts("#decisions .log summary"), ["2 scenarios: any mixture of them at least 0.9650, 0.7350 before"])
+        self.assertEqual(self.browser.texts("#decisions .log summary"), ["2 scenarios: balancedness under any mixture at least 0.9650, before 0.7350"])
         self.browser.ask("focus", selector="#decisions .log summary")
         self.browser.ask("key", name="Enter")
         names = ("balancedness under", "weight", "before", "proposed", "worst layer")
         self.assertEqual(self.browser.table("decisions"), [dict(zip(names, row)) for row in (
             ("steps 0..9", "3", "0.8123", "0.9712", "0.9300"), (hostile, "0.333", "0.7411", "0.9712", "0.9300"),
             ("any mixture, at least", "", "0.7350", "0.9650", ""))])
+        self.assertEqual([one for one in self.browser.ask("axe") if one["impact"] in ("serious", "critical")], [])
         self.browser.value("new Promise((done) => { setTimeout(done, 2500); })")
         self.assertTrue(self.browser.value("document.querySelector('#decisions .log details').open"), "a refresh leaves it open")
         self.browser.ask("key", name="Enter")
