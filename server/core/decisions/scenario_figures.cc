@@ -28,7 +28,7 @@ absl::StatusOr<v1::Plan> ScenarioFiguresOf(std::span<const Scenario> scenarios,
   for (size_t k = 0; k < scenarios.size(); ++k) {
     v1::ScenarioFigures& row = *plan.add_scenarios();
     const std::string& name = scenarios[k].name;
-    row.set_load(name.empty() ? absl::StrCat("scenario ", k + 1) : name);
+    row.set_load(name.empty() ? absl::StrCat("typical load ", k + 1) : name);
     row.set_weight(scenarios[k].weight);
     Show(after.scenarios[k], row.mutable_balancedness());
     Show(before.scenarios[k], row.mutable_balancedness_in_force());

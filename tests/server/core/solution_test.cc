@@ -203,7 +203,7 @@ TEST(DecideTest, ADecisionForSeveralLoadsHasTheBalancednessUnderEach) {
   EXPECT_NEAR(first.balancedness_in_force().mean(), kTogether, 1e-12);
   EXPECT_NEAR(first.balancedness().mean(), (kTogether + kApart) / 2, 1e-12) << "2 layers of 4";
   EXPECT_NEAR(first.balancedness().min(), kTogether, 1e-12);
-  EXPECT_EQ(figures.scenarios(1).load(), "scenario 2") << "it has no name";
+  EXPECT_EQ(figures.scenarios(1).load(), "typical load 2") << "it has no name";
   EXPECT_NEAR(figures.scenarios(1).balancedness_in_force().mean(), kApart, 1e-12);
   EXPECT_NEAR(figures.scenarios(1).balancedness().mean(), (kTogether + kApart) / 2, 1e-12);
   const v1::ObjectiveFigures& objective = figures.objective();
