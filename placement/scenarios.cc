@@ -1,5 +1,6 @@
 #include "placement/scenarios.h"
 
+#include <string>
 #include <utility>
 
 #include "base/errors.h"
@@ -10,17 +11,18 @@ namespace {
 // A sum below this leaves too few digits of its parts.
 constexpr double kLeastTokens = 1e-290;
 
-// The first layer with tokens, but too few; -1: none.
-Eigen::Index LayerOfTooFew(const Load& load) {
+}  // namespace
+
+absl::Status CheckLayerSums(const Load& load) {
   const RealMatrix tokens = load.ToDouble();
   for (Eigen::Index layer = 0; layer < tokens.rows(); ++layer) {
     const double most = tokens.row(layer).maxCoeff();
-    if (most > 0 && most < kLeastTokens) return layer;
+    if (most > 0 && most < kLeastTokens) {
+      return InvalidInput("layer ", layer, " has less than 1e-290 tokens");
+    }
   }
-  return -1;
+  return absl::OkStatus();
 }
-
-}  // namespace
 
 absl::Status CheckScenarios(std::span<const Scenario> scenarios) {
   if (scenarios.empty() || scenarios.size() > kMaxScenarios) {
@@ -38,10 +40,8 @@ absl::Status CheckScenarios(std::span<const Scenario> scenarios) {
       return InvalidInput("scenario ", k, " has the weight ", weight, ", expected 1e-9..1e9");
     }
     if (!load.has_tokens()) return InvalidInput("scenario ", k, " has no tokens");
-    const Eigen::Index layer = LayerOfTooFew(load);
-    if (layer >= 0) {
-      return InvalidInput("scenario ", k, " layer ", layer, " has less than 1e-290 tokens");
-    }
+    const absl::Status sums = CheckLayerSums(load);
+    if (!sums.ok()) return InvalidInput("scenario ", k, " ", std::string(sums.message()));
   }
   return absl::OkStatus();
 }

@@ -32,9 +32,12 @@ inline constexpr double kMaxScenarioWeight = 1e9;
 // largest of these. A scenario without load in a layer does not count there.
 enum class ScenarioObjective { kMean, kWorst };
 
+// errors: InvalidArgument, naming the first layer that has tokens, but less than 1e-290.
+absl::Status CheckLayerSums(const Load& load);
+
 // errors: InvalidArgument, naming the scenario by its index from 0: none or more than
-// kMaxScenarios, a load of another shape than the first, a load without tokens or a layer with
-// less than 1e-290, a weight out of range.
+// kMaxScenarios, a load of another shape than the first, a load without tokens, a weight out of
+// range. Those of CheckLayerSums.
 absl::Status CheckScenarios(std::span<const Scenario> scenarios);
 
 // The mean of the scenarios by weight, each layer of a scenario scaled to a sum of 1: the load that

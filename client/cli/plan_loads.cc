@@ -128,6 +128,8 @@ absl::StatusOr<PlannedLoads> LoadsOfTrace(const LoadOptions& options,
   for (size_t i = 0; i < choice.windows.size(); ++i) {
     scenarios.push_back({*loads[choice.windows[i]], choice.weights[i]});
     names.push_back(absl::StrCat("window ", choice.windows[i]));
+    EPLB_RETURN_IF_ERROR(
+        InFile(absl::StrCat(path, ": ", names.back()), CheckLayerSums(scenarios.back().load)));
   }
   PlannedLoads planned = LoadsOfScenarios(options, std::move(scenarios), std::move(names));
   planned.choice = std::move(choice);
@@ -144,6 +146,7 @@ absl::StatusOr<PlannedLoads> LoadsOfFiles(const LoadOptions& options,
     const std::string& path = options.paths[i];
     EPLB_ASSIGN_OR_RETURN(Load load, InFile(path, CombineWindows(files[i].windows, rule)));
     if (!load.has_tokens()) return InvalidInput(path, ": the load has no tokens");
+    EPLB_RETURN_IF_ERROR(InFile(path, CheckLayerSums(load)));
     scenarios.push_back({std::move(load), weights[i]});
   }
   return LoadsOfScenarios(options, std::move(scenarios), NamesOf(options.paths));

@@ -48,12 +48,13 @@ absl::Status CheckLoadOptions(const LoadOptions& options);
 absl::StatusOr<std::vector<LoadFile>> ReadLoads(const LoadOptions& options, std::string& notes);
 
 // The loads of the only file, or of these of its windows.
-// errors, beginning with the path: as CombineWindows and ChooseScenarios.
+// errors, beginning with the path: as CombineWindows and ChooseScenarios; as CheckLayerSums for a
+// chosen window, whose number follows the path.
 absl::StatusOr<PlannedLoads> LoadsOfTrace(const LoadOptions& options,
                                           std::span<const LoadWindow> windows);
 
 // The loads of all files. errors, beginning with the path: as LoadsOfTrace; InvalidArgument if one
-// of several files has no tokens; naming the flag, for a weight that is none.
+// of several files has no tokens; as CheckLayerSums; naming the flag, for a weight that is none.
 absl::StatusOr<PlannedLoads> LoadsOfFiles(const LoadOptions& options,
                                           std::span<const LoadFile> files);
 

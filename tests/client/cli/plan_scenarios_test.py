@@ -150,10 +150,12 @@ class ScenariosTest(command.CommandTest):
     def test_wrong_flags_and_loads_are_exit_2(self):
         odd = self.write("odd.json", "[[1,2,3]]")
         idle = self.write("idle.json", json.dumps([[0] * 16] * 3))
+        faint = self.write("faint.json", json.dumps([[1] * 16, [1] * 16, [1e-300] * 16]))
         one = ("--load", self.paths["chat"])
         two = (*one, "--load", self.paths["code"])
         for words, message in (((*one, "--load", odd), f"{odd}: load has 1 layers x 3 experts, {self.paths['chat']} has 3 x 16"),
                                ((*one, "--load", idle), f"{idle}: the load has no tokens"),
+                               ((*one, "--load", faint), f"{faint}: layer 2 has less than 1e-290 tokens"),
                                ((*one, "--load", self.directory / "no.json"), "no.json"),
                                ((*two, "--weights", "1"), "--weights has 1 number for 2 loads"),
                                ((*two, "--weights", "1,2,3"), "--weights has 3 numbers for 2 loads"),
@@ -229,6 +231,9 @@ class ChosenWindowsTest(command.CommandTest):
         self.path = self.trace("idle.jsonl", [idle] * 3)
         self.assert_fails(command.run("plan", "--load", self.path, *SHAPE, "--scenarios", 2), 2, self.path,
                           "no window has tokens")
+        self.path = self.trace("faint.jsonl", [*self.windows[:2], [[1] * 16, [1e-300] * 16]])
+        self.assert_fails(command.run("plan", "--load", self.path, *SHAPE, "--scenarios", 3), 2,
+                          f"{self.path}: window 2: layer 1 has less than 1e-290 tokens")
         self.path = self.trace("half.jsonl", [idle] * 3 + self.windows[:3])
         plan = self.plan("--scenarios", 6)
         self.assertEqual((plan["scenario_choice"]["windows"], plan["later_windows"]), ([3, 4, 5], None))
