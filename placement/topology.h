@@ -51,6 +51,11 @@ class Topology {
   TopologyOptions options_;
 };
 
+// Returns the least number of slots that is at least `least` and gives every GPU as many.
+constexpr int64_t EqualSlots(int64_t least, int64_t num_gpus) {
+  return (least + num_gpus - 1) / num_gpus * num_gpus;
+}
+
 // errors: InvalidArgument, naming the first number that differs and both values; `first` and
 // `second` say whose shapes they are, e.g. "previous" and "next".
 absl::Status CheckSameTopology(const char* first, const Topology& a, const char* second,

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <filesystem>
 #include <limits>
 #include <optional>
 #include <span>
 #include <string>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -21,6 +23,7 @@
 #include "client/cli/formats/load_window.h"
 #include "client/cli/held_out.h"
 #include "client/cli/plan_loads.h"
+#include "client/cli/plan_losses.h"
 #include "client/cli/plan_report.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/text.h"
@@ -38,6 +41,9 @@ struct PlanOptions {
   std::optional<int32_t> slots;      // exactly one of slots and redundant is given
   std::optional<int32_t> redundant;  // slots = experts + redundant
   std::string split = "equal";       // equal, optimal, batch
+  std::optional<int32_t> survive;    // losses to survive, 1
+  std::string domain = "gpu";        // gpu, node: what is lost
+  double survive_cost = 0.01;        // balancedness of a layer
   std::string previous;              // path, may be empty
   std::string out;                   // path, may be empty
   Format format = Format::kTable;
@@ -46,11 +52,33 @@ struct PlanOptions {
 // A plan that moves nothing although a layer is further above its bound says why.
 constexpr double kGapWorthARemark = 0.05;
 
+absl::Status CheckSurvival(const PlanOptions& options) {
+  const bool survives = options.survive.has_value();
+  if (!options.speeds.without_gpus.empty() && options.previous.empty()) {
+    return InvalidInput("--without-gpus needs --previous, the placement before the loss");
+  }
+  if ((survives || !options.speeds.without_gpus.empty()) && options.split != "equal") {
+    return InvalidInput(survives ? "--survive" : "--without-gpus",
+                        " plans for equal shares, not for --split ", options.split);
+  }
+  if (!survives) return absl::OkStatus();
+  if (*options.survive != 1) {
+    return InvalidInput("--survive is ", *options.survive, ", expected 1, the losses to survive");
+  }
+  if (options.frame.policy.follows_reference) {
+    return InvalidInput("policy ", options.frame.policy.name,
+                        " does not take --survive: it places replicas as the reference does");
+  }
+  if (options.survive_cost >= 0 && options.survive_cost <= 1) return absl::OkStatus();
+  return InvalidInput("--survive-cost is ", options.survive_cost, ", expected 0..1");
+}
+
 absl::Status CheckFlags(const PlanOptions& options) {
   if (options.slots.has_value() == options.redundant.has_value()) {
     return InvalidInput(options.slots.has_value() ? "--slots and --redundant exclude each other"
                                                   : "one of --slots and --redundant is required");
   }
+  EPLB_RETURN_IF_ERROR(CheckSurvival(options));
   if (options.frame.policy.needs_previous && options.previous.empty()) {
     return InvalidInput("policy ", options.frame.policy.name,
                         " needs --previous, the placement that it starts from");
@@ -123,7 +151,8 @@ absl::StatusOr<std::optional<LaterWindows>> ScoreOnLaterWindows(const PlanOption
                                                                  .topology = problem.topology,
                                                                  .speeds = problem.speeds,
                                                                  .previous = problem.previous,
-                                                                 .split = problem.split}));
+                                                                 .split = problem.split,
+                                                                 .survival = problem.survival}));
   EPLB_ASSIGN_OR_RETURN(
       Evaluation evaluation,
       EvaluateWindows(held_out.scored, answer.placement, problem.split,
@@ -135,38 +164,72 @@ absl::StatusOr<std::optional<LaterWindows>> ScoreOnLaterWindows(const PlanOption
                       .text = ScoredOnText(held_out)};
 }
 
+// What the files and flags of a command line ask for.
+struct Asked {
+  std::vector<LoadFile> files;
+  PlannedLoads loads;
+  Topology topology;
+  GpuSpeeds speeds;
+  std::optional<wire::PlacementWithShares> previous;
+  std::optional<SurvivalOptions> survival = {};
+
+  PlanProblem problem(const std::string& split) const {
+    return {.loads = loads,
+            .topology = topology,
+            .speeds = speeds,
+            .previous = previous.has_value() ? &previous->placement : nullptr,
+            .split = SplitModeOf(split),
+            .survival = survival};
+  }
+};
+
 // notes: receives the messages about the loads' files.
-absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& notes) {
+absl::StatusOr<Asked> Read(const PlanOptions& options, std::string& notes) {
   EPLB_RETURN_IF_ERROR(MakeCheckedPolicy(options.frame).status());
   EPLB_RETURN_IF_ERROR(CheckFlags(options));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<LoadFile> files, ReadLoads(options.loads, notes));
-  EPLB_ASSIGN_OR_RETURN(const PlannedLoads loads, LoadsOfFiles(options.loads, files));
+  EPLB_ASSIGN_OR_RETURN(std::vector<LoadFile> files, ReadLoads(options.loads, notes));
+  EPLB_ASSIGN_OR_RETURN(PlannedLoads loads, LoadsOfFiles(options.loads, files));
   EPLB_RETURN_IF_ERROR(CheckLoads(options, files, loads));
   EPLB_ASSIGN_OR_RETURN(const Topology topology, MakeTopology(options, loads.load));
-  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds, MakeSpeeds(options.speeds, options.frame));
-  EPLB_ASSIGN_OR_RETURN(const std::optional<wire::PlacementWithShares> previous,
+  EPLB_ASSIGN_OR_RETURN(GpuSpeeds speeds, MakeSpeeds(options.speeds, options.frame));
+  EPLB_ASSIGN_OR_RETURN(std::optional<wire::PlacementWithShares> previous,
                         ReadPrevious(options.previous, topology));
-  const PlanProblem problem{.loads = loads,
-                            .topology = topology,
-                            .speeds = speeds,
-                            .previous = previous.has_value() ? &previous->placement : nullptr,
-                            .split = SplitModeOf(options.split)};
+  Asked asked{std::move(files), std::move(loads), topology, std::move(speeds), std::move(previous)};
+  if (options.survive.has_value()) {
+    const PolicyOptions policy = PolicyOptionsOf(options.frame);
+    asked.survival = {.hierarchy = HierarchyInForce(options.frame, topology),
+                      .effort = policy.effort,
+                      .allow_duplicates = policy.allow_duplicates,
+                      .site = options.domain == "node" ? Site::kNode : Site::kGpu,
+                      .most_cost = options.survive_cost};
+  }
+  return asked;
+}
+
+absl::StatusOr<PlanReport> Plan(const PlanOptions& options, std::string& notes) {
+  EPLB_ASSIGN_OR_RETURN(const Asked asked, Read(options, notes));
+  const PlanProblem problem = asked.problem(options.split);
   const Waiting waiting("planning");
   const auto start = std::chrono::steady_clock::now();
   EPLB_ASSIGN_OR_RETURN(PlanAnswer answer, Solve(options, problem));
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   const RealMatrix* previous_shares = nullptr;
-  if (previous.has_value() && previous->replica_share.has_value()) {
-    previous_shares = &*previous->replica_share;
+  if (asked.previous.has_value() && asked.previous->replica_share.has_value()) {
+    previous_shares = &*asked.previous->replica_share;
   }
   EPLB_ASSIGN_OR_RETURN(PlanReport report,
                         MakePlanReport(options.frame, problem, std::move(answer), previous_shares));
-  if (files.size() == 1) {
+  if (asked.files.size() == 1) {
     EPLB_ASSIGN_OR_RETURN(report.later,
-                          ScoreOnLaterWindows(options, files.front().windows, problem));
+                          ScoreOnLaterWindows(options, asked.files.front().windows, problem));
   }
   report.solve_seconds = seconds.count();
   return report;
+}
+
+absl::StatusOr<LossAnswers> PlanLosses(const PlanOptions& options, std::string& notes) {
+  EPLB_ASSIGN_OR_RETURN(const Asked asked, Read(options, notes));
+  return PlanEachLoss(options.frame, asked.problem(options.split));
 }
 
 // Names the layers that have no figures; empty: all have load.
@@ -208,9 +271,35 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
          "has too few tokens to distinguish imbalance from noise";
 }
 
+// Answers the loss of each GPU. --out names a folder, which gets one placement for each GPU.
+Output RunLosses(const PlanOptions& options, const Terminal& terminal) {
+  std::string notes;
+  EPLB_ASSIGN_OR_RETURN(const LossAnswers answers, AsUsage(PlanLosses(options, notes)));
+  for (const LossAnswers::Answer& one : answers.answers) {
+    if (options.out.empty()) break;
+    std::error_code error;
+    std::filesystem::create_directories(options.out, error);
+    if (error) return absl::InternalError(absl::StrCat(options.out, ": ", error.message()));
+    const std::string name = absl::StrCat("without-gpu-", one.loss.gpus.front(), ".json");
+    EPLB_RETURN_IF_ERROR(WriteOutput((std::filesystem::path(options.out) / name).string(),
+                                     wire::PlacementToJson(one.placement) + "\n"));
+  }
+  return {kOk,
+          options.format == Format::kJson ? LossAnswersToJson(answers)
+                                          : LossAnswersToTable(answers, terminal),
+          notes};
+}
+
 // Reads the files, solves, writes --out, and returns text for stdout only after that. Exit 2 for
 // bad flags, files and shapes; 1 if --out cannot be written.
-Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
+Output RunPlan(const PlanOptions& given, const Terminal& terminal) {
+  PlanOptions options = given;
+  if (!options.speeds.without_gpus.empty()) {
+    // As few slots as possible change.
+    options.frame.policy = kIncrementalPolicyName;
+    options.frame.max_moves_per_gpu = given.frame.max_moves_per_gpu.value_or(0);
+  }
+  if (options.speeds.without_gpus == kEachGpu) return RunLosses(options, terminal);
   std::string notes;
   EPLB_ASSIGN_OR_RETURN(const PlanReport report, AsUsage(Plan(options, notes)));
   EPLB_RETURN_IF_ERROR(
@@ -220,7 +309,7 @@ Output RunPlan(const PlanOptions& options, const Terminal& terminal) {
           options.format == Format::kJson ? PlanReportToJson(report)
                                           : PlanReportToTable(report, terminal),
           JoinMessages({notes, NoHistoryNote(options.frame, "one plan", !options.previous.empty()),
-                        EqualSharesNote(options.frame, options.split), Remark(options, report),
+                        EqualSharesNote(options.frame, options.split), Remark(given, report),
                         IdleLayersNote(report),
                         UnequalSlotsNote(shape.num_slots(), shape.num_gpus())})};
 }
@@ -241,6 +330,23 @@ void AddLoadOptions(Flags& flags, LoadOptions& options) {
              "load [mean]");
 }
 
+// Placements that survive a loss, and those after one.
+void AddLossOptions(Flags& flags, PlanOptions& options) {
+  AddInteger(flags, "--survive", "1", options.survive,
+             "Give experts a replica on a second GPU, the hottest first, as far as slots and "
+             "--survive-cost allow");
+  flags.Excludes("--max-moves-per-gpu");
+  flags.Word("--domain", {"gpu", "node"}, options.domain, "What may be lost, for --survive [gpu]");
+  flags.Needs("--survive");
+  AddFraction(flags, "--survive-cost", options.survive_cost,
+              "Balancedness that --survive may take from a layer; 1: any [0.01]");
+  flags.Needs("--survive");
+  flags.Text("--without-gpus", "5,6|each", options.speeds.without_gpus,
+             "Repair --previous after the loss of these GPUs in the fewest copies; each: of every "
+             "single GPU, with --out a folder");
+  flags.Excludes("--survive").Excludes("--policy");
+}
+
 }  // namespace
 
 void AddPlan(const Flags& root) {
@@ -259,6 +365,7 @@ void AddPlan(const Flags& root) {
       "How tokens are split among replicas: equally, best for the load, or by batch [equal]");
   flags.Text("--previous", "FILE", options.previous,
              "Current placement, against which moves are counted");
+  AddLossOptions(flags, options);
   flags.Text("--out", "FILE", options.out, "Write the placement to this file");
   AddFormat(flags, options.format);
   flags.SetFooter(
@@ -273,6 +380,10 @@ void AddPlan(const Flags& root) {
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --gpu-speed 1,1,1,1,1,1,1,0.5\n"
       "  eplbctl plan --load trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
       "      --split batch\n"
+      "Before and after the loss of GPUs:\n"
+      "  eplbctl plan --load load.json --gpus 32 --slots 288 --survive 1 --out now.json\n"
+      "  eplbctl plan --load load.json --gpus 32 --slots 288 --previous now.json \\\n"
+      "      --without-gpus each --out losses\n"
       "One placement for several loads:\n"
       "  eplbctl plan --load chat.json --load code.json --weights 2,1 --gpus 8 --slots 72\n"
       "  eplbctl plan --load trace.jsonl --scenarios 4 --gpus 8 --slots 72\n"

@@ -86,18 +86,6 @@ std::string ScenariosToJson(const ScenarioFigures& figures) {
                       ",\"farthest_window\":", choice.farthest, "}");
 }
 
-// A GPU that is unusable from now on may have served before; its speed is not known then.
-absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before) {
-  std::vector<double> numbers(speeds.speeds().begin(), speeds.speeds().end());
-  std::vector<int32_t> unusable;
-  for (int32_t gpu = 0; gpu < speeds.num_gpus(); ++gpu) {
-    if (speeds.Usable(GpuId{gpu})) continue;
-    numbers[static_cast<size_t>(gpu)] = 1;
-    if (!before.Holds(GpuId{gpu})) unusable.push_back(gpu);
-  }
-  return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
-}
-
 // before, speeds: the placement before the plan, and its GPUs. bound: what the bounds hold for.
 absl::StatusOr<ScenarioFigures> MakeScenarioFigures(const PlanProblem& problem,
                                                     const Placement& before,
@@ -161,6 +149,8 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
   report.duplicates = CountDuplicates(report.placement);
   if (has_previous) {
     EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
+    Loss loss = LossOf(*problem.previous, problem.speeds, report.placement);
+    if (!loss.gpus.empty()) report.loss = std::move(loss);
   }
   if (problem.split == SplitMode::kBatch) {
     const std::vector<Load>& batches = problem.loads.batches;
@@ -172,12 +162,28 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
     EPLB_ASSIGN_OR_RETURN(report.scenarios,
                           MakeScenarioFigures(problem, start, speeds, report.placement, bound));
   }
+  if (problem.survival.has_value()) {
+    EPLB_ASSIGN_OR_RETURN(report.survival,
+                          MakeSurvivalFigures(problem.loads, problem.speeds, *problem.survival,
+                                              *answer.without_survival, report.placement));
+  }
   if (report.hierarchy == Hierarchy::kSoft) {
     EPLB_ASSIGN_OR_RETURN(
         report.crossing,
         ComputeCrossingShare(problem.loads.load, report.placement, SharesOf(report)));
   }
   return report;
+}
+
+absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before) {
+  std::vector<double> numbers(speeds.speeds().begin(), speeds.speeds().end());
+  std::vector<int32_t> unusable;
+  for (int32_t gpu = 0; gpu < speeds.num_gpus(); ++gpu) {
+    if (speeds.Usable(GpuId{gpu})) continue;
+    numbers[static_cast<size_t>(gpu)] = 1;
+    if (!before.Holds(GpuId{gpu})) unusable.push_back(gpu);
+  }
+  return GpuSpeeds::Make(speeds.num_gpus(), numbers, unusable);
 }
 
 const RealMatrix* SharesOf(const PlanReport& report) {
@@ -196,6 +202,13 @@ std::string PlanReportToJson(const PlanReport& report) {
     batch =
         absl::StrCat(",\"batch_balancedness\":", Number(report.batches_after->mean_balancedness));
   }
+  std::string losses;
+  if (report.survival.has_value()) {
+    losses = absl::StrCat(",\"survival\":", SurvivalToJson(*report.survival));
+  }
+  if (report.loss.has_value()) {
+    absl::StrAppend(&losses, ",\"loss\":{", LossToJson(*report.loss), "}");
+  }
   const std::string scenarios =
       report.scenarios.has_value() ? ScenariosToJson(*report.scenarios) : "";
   return absl::StrCat(
@@ -208,7 +221,8 @@ std::string PlanReportToJson(const PlanReport& report) {
       ",\"moves\":{\"transfers\":", report.moves.transfers,
       ",\"slots_changed\":", report.moves.slots_changed,
       ",\"max_per_gpu\":", report.moves.max_per_gpu, ",\"cross_node\":", report.moves.cross_node,
-      "}", crossing, batch, scenarios, ",\"solve_seconds\":", Number(report.solve_seconds), "}\n");
+      "}", crossing, batch, losses, scenarios, ",\"solve_seconds\":", Number(report.solve_seconds),
+      "}\n");
 }
 
 }  // namespace eplb::cli

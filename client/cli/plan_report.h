@@ -9,6 +9,7 @@
 #include "absl/status/statusor.h"
 
 #include "client/cli/plan_loads.h"
+#include "client/cli/plan_survival.h"
 #include "client/cli/shape_options.h"
 #include "client/cli/terminal.h"
 #include "placement/evaluate.h"
@@ -29,14 +30,29 @@ struct PlanProblem {
   const PlannedLoads& loads;
   const Topology& topology;
   const GpuSpeeds& speeds;
-  const Placement* previous = nullptr;  // may be null
-  SplitMode split = SplitMode::kEqual;  // split of the planned job
+  const Placement* previous = nullptr;           // may be null
+  SplitMode split = SplitMode::kEqual;           // split of the planned job
+  std::optional<SurvivalOptions> survival = {};  // only for equal shares
 };
 
 struct PlanAnswer {
   Placement placement;
-  std::optional<RealMatrix> shares;  // [L, S]; absent: equal parts
+  std::optional<RealMatrix> shares;                // [L, S]; absent: equal parts
+  std::optional<Placement> without_survival = {};  // the answer without the demand to survive
 };
+
+// The GPUs that a placement loses, and what it takes to repair that.
+struct Loss {
+  std::vector<int32_t> gpus;
+  std::vector<std::vector<int32_t>> lost;  // [L], experts without a live replica
+  int64_t slots_to_fill = 0;               // slots of the other GPUs that get another expert
+};
+
+// speeds: those after the loss. after: the placement then.
+Loss LossOf(const Placement& before, const GpuSpeeds& speeds, const Placement& after);
+// Members of a JSON object.
+std::string LossToJson(const Loss& loss);
+std::string LossText(const Loss& loss, const Terminal& terminal);
 
 // Asks the policy. Slots of `balanced` are aligned to a previous placement. With
 // --max-moves-per-gpu, `incremental` replaces each layer that would need more transfers into a GPU.
@@ -87,6 +103,8 @@ struct PlanReport {
   // If the job splits by batch: EvaluateBatches over the windows, as `after` and `before`.
   std::optional<Evaluation> batches_after;
   std::optional<Evaluation> batches_before;
+  std::optional<SurvivalFigures> survival;  // absent unless the plan must survive a loss
+  std::optional<Loss> loss;                 // absent unless the previous placement loses GPUs
   std::optional<LaterWindows> later;  // absent if the load is one window, and for several files
   std::optional<ScenarioFigures>
       scenarios;  // absent for one load; `after` and so on: of their mean
@@ -98,6 +116,10 @@ struct PlanReport {
 // errors: InvalidArgument if shapes differ, Internal as GapsToBounds.
 absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanProblem& problem,
                                           PlanAnswer answer, const RealMatrix* previous_shares);
+
+// Speeds of the GPUs that hold something in `before`. A GPU that is unusable now may have served
+// then at an unknown speed, which counts as 1.
+absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before);
 
 // Null for equal parts.
 const RealMatrix* SharesOf(const PlanReport& report);

@@ -21,8 +21,7 @@ bool PlansAnew(const ShapeOptions& frame) {
   return !frame.policy.needs_previous && !frame.policy.follows_reference;
 }
 
-absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem& problem) {
-  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(frame));
+PolicyInput InputOf(const PlanProblem& problem) {
   const PlannedLoads& loads = problem.loads;
   PolicyInput input{.load = loads.load,
                     .topology = problem.topology,
@@ -35,7 +34,12 @@ absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem
   } else {
     input.recent = loads.batches;
   }
-  return SolveAligned(*policy, input);
+  return input;
+}
+
+absl::StatusOr<Placement> AskPolicy(const ShapeOptions& frame, const PlanProblem& problem) {
+  EPLB_ASSIGN_OR_RETURN(const std::unique_ptr<Policy> policy, MakeCheckedPolicy(frame));
+  return SolveAligned(*policy, InputOf(problem));
 }
 
 // Puts every usable GPU, or under a strict hierarchy every GPU of a node, exactly at the mean. None
@@ -99,6 +103,11 @@ absl::StatusOr<PlanAnswer> SolvePlan(const ShapeOptions& frame, bool optimal_spl
   }
   EPLB_ASSIGN_OR_RETURN(Placement placement, Place(frame, problem));
   PlanAnswer answer{std::move(placement), std::nullopt};
+  if (problem.survival.has_value()) {
+    answer.without_survival = answer.placement;
+    EPLB_ASSIGN_OR_RETURN(answer.placement,
+                          CoverLosses(InputOf(problem), answer.placement, *problem.survival));
+  }
   if (splits) {
     EPLB_ASSIGN_OR_RETURN(answer.shares,
                           SplitOptimally(problem.loads.load, answer.placement, &problem.speeds));

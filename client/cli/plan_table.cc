@@ -222,6 +222,8 @@ std::string Figures(const PlanReport& report, const Terminal& terminal) {
                                    Counted(moves.slots_changed, "slot"), " changed."),
                       terminal);
   }
+  if (report.survival.has_value()) text += SurvivalText(*report.survival, terminal);
+  if (report.loss.has_value()) text += LossText(*report.loss, terminal);
   return text;
 }
 

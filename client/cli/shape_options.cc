@@ -159,6 +159,11 @@ absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& l
                                                       .num_gpus = options.gpus,
                                                       .num_nodes = options.nodes,
                                                       .num_groups = options.groups});
+  const int32_t least = std::max(load.num_experts(), options.gpus);
+  if (!topology.ok() && slots > 0 && options.gpus > 0 && slots < least) {
+    return InvalidInput(InFlagNames(topology.status()).message(),
+                        ", next: ", EqualSlots(least, options.gpus), " slots");
+  }
   if (!topology.ok()) return InFlagNames(topology.status());
   // The reference looks at expert groups only in its hierarchical branch, and says so itself.
   if (!options.policy.follows_reference && load.num_experts() % options.groups != 0) {
@@ -178,14 +183,20 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
   };
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> numbers,
                         ParseNumbers("--gpu-speed", speeds.gpu_speed));
-  EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> unusable,
+  EPLB_ASSIGN_OR_RETURN(std::vector<int32_t> unusable,
                         ReadList<int32_t>("--unusable-gpus", speeds.unusable_gpus, to_index));
   // The speeds alone first, so that a message names the flag that is wrong.
   const absl::Status alone = GpuSpeeds::Make(options.gpus, numbers, {}).status();
   if (!alone.ok()) return InvalidInput("--gpu-speed: ", alone.message());
   absl::StatusOr<GpuSpeeds> made = GpuSpeeds::Make(options.gpus, numbers, unusable);
+  if (!made.ok()) return InvalidInput("--unusable-gpus: ", made.status().message());
+  if (speeds.without_gpus.empty() || speeds.without_gpus == kEachGpu) return made;
+  EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> lost,
+                        ReadList<int32_t>("--without-gpus", speeds.without_gpus, to_index));
+  unusable.insert(unusable.end(), lost.begin(), lost.end());
+  made = GpuSpeeds::Make(options.gpus, numbers, unusable);
   if (made.ok()) return made;
-  return InvalidInput("--unusable-gpus: ", made.status().message());
+  return InvalidInput("--without-gpus: ", made.status().message());
 }
 
 absl::StatusOr<GpuSpeeds> SpeedsOfPlacement(const Placement& placement) {
@@ -271,7 +282,7 @@ std::string UnequalSlotsNote(int64_t slots, int64_t gpus) {
   return absl::StrCat("note: ", gpus, " GPUs do not divide ", slots, " slots (", slots / gpus + 1,
                       " on the first ", more, ", ", slots / gpus,
                       " on the others); the engines' formats need slots % GPUs == 0, next: ",
-                      slots - more + gpus, " slots");
+                      EqualSlots(slots, gpus), " slots");
 }
 
 absl::StatusOr<BoundGaps> GapsToBounds(const std::vector<double>& peaks,

@@ -36,9 +36,13 @@ struct ShapeOptions {
   std::optional<int32_t> max_moves_per_gpu;
 };
 
+// Value of --without-gpus: the loss of each GPU alone.
+inline constexpr char kEachGpu[] = "each";
+
 struct SpeedOptions {
   std::string gpu_speed;      // "1,0.5,..", one per GPU; empty: all alike
   std::string unusable_gpus;  // "3,7,.."; empty: none
+  std::string without_gpus;   // the same, GPUs that are lost; kEachGpu: one after the other
 };
 
 struct CostOptions {

@@ -1,5 +1,6 @@
 #include "placement/policies/deepseek_policy.h"
 
+#include <algorithm>
 #include <span>
 
 #include "base/errors.h"
@@ -35,7 +36,11 @@ absl::StatusOr<DeepseekLayerShape> MakeLayerShape(int64_t num_layers, int64_t nu
   if (shape.num_groups % shape.num_nodes != 0) shape.num_groups = shape.num_nodes = 1;
   EPLB_RETURN_IF_ERROR(CheckMultiple("experts", num_experts, "expert groups", shape.num_groups));
   EPLB_RETURN_IF_ERROR(CheckMultiple("GPUs", shape.num_gpus, "nodes", shape.num_nodes));
-  EPLB_RETURN_IF_ERROR(CheckMultiple("slots", shape.num_slots, "GPUs", shape.num_gpus));
+  if (shape.num_slots % shape.num_gpus != 0) {
+    return InvalidInput(
+        shape.num_slots, " slots are not a multiple of ", shape.num_gpus, " GPUs, next: ",
+        EqualSlots(std::max<int64_t>(shape.num_slots, num_experts), shape.num_gpus), " slots");
+  }
   if (shape.num_slots < num_experts) {
     return InvalidInput(shape.num_slots, " slots cannot hold ", num_experts, " experts");
   }

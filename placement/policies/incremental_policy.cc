@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -11,7 +12,9 @@
 #include "placement/policies/balanced_policy.h"
 #include "placement/search/arrangement.h"
 #include "placement/search/domain_bound.h"
+#include "placement/search/domain_in_layer.h"
 #include "placement/search/improvement.h"
+#include "placement/search/layer_solver.h"
 #include "placement/search/node_affinity.h"
 #include "placement/search/repair.h"
 #include "placement/search/scenario_loads.h"
@@ -78,34 +81,6 @@ struct Tokens {
   bool are_counts = false;
   ScenarioLayers scenarios;
 };
-
-// A layer's usable GPUs as one domain; under a hierarchy experts have affinities.
-struct Frame {
-  Domain domain;
-  std::vector<int32_t> slots;  // slots of the domain, in the layer
-  bool homeless = false;       // a hierarchy asks for affinities, and the incumbent keeps none
-
-  Layout Read(SlotRow layer) const {
-    Layout layout;
-    for (const int32_t slot : slots) layout.push_back(layer[static_cast<size_t>(slot)]);
-    return layout;
-  }
-};
-
-Frame SearchFrameOf(const Topology& topology, const GpuSpeeds& speeds, Hierarchy hierarchy) {
-  Frame frame = {.domain = DomainOf(topology, speeds, 0, topology.num_gpus()), .slots = {}};
-  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    if (!speeds.Usable(GpuId{gpu})) continue;
-    const int32_t first = topology.FirstSlotOf(GpuId{gpu}).value;
-    const int32_t count = topology.SlotsOf(GpuId{gpu});
-    if (hierarchy != Hierarchy::kNone) {
-      frame.domain.affine_node_of_gpu.push_back(topology.NodeOf(GpuId{gpu}).value);
-    }
-    for (int32_t slot = first; slot < first + count; ++slot) frame.slots.push_back(slot);
-  }
-  frame.domain.only_on_affine_node = hierarchy == Hierarchy::kStrict;
-  return frame;
-}
 
 // Scores layouts of one layer and keeps the best. The incumbent is offered first.
 class Contest {
@@ -252,29 +227,29 @@ class IncrementalPolicy final : public Policy {
     const GpuSpeeds speeds =
         input.speeds == nullptr ? GpuSpeeds::Equal(topology.num_gpus()) : *input.speeds;
     const Hierarchy hierarchy = options_.hierarchy.value_or(DefaultHierarchy(topology));
-    EPLB_ASSIGN_OR_RETURN(const Placement balanced,
-                          MakeBalancedPolicy({.hierarchy = hierarchy,
-                                              .effort = options_.effort,
-                                              .allow_duplicates = options_.allow_duplicates})
-                              ->Solve({.load = input.load,
-                                       .topology = topology,
-                                       .speeds = &speeds,
-                                       .scenarios = input.scenarios,
-                                       .objective = input.objective,
-                                       .abandoned = input.abandoned}));
-    EPLB_ASSIGN_OR_RETURN(const Placement aligned, Align(previous, balanced));
-    Frame frame = SearchFrameOf(topology, speeds, hierarchy);
-    frame.domain.allow_duplicates = options_.allow_duplicates;
-    IndexMatrix slots = aligned.physical_to_logical_map();
+    EPLB_RETURN_IF_ERROR(LayerSolver::Check(topology, speeds, {.hierarchy = hierarchy}));
+    DomainInLayer frame = WholeLayer(topology, speeds, hierarchy, options_.allow_duplicates);
+    IndexMatrix slots = IndexMatrix::Constant(topology.num_layers(), topology.num_slots(), -1);
     const Tokens tokens(input);
+    std::optional<Placement> balanced;  // solved for the first layer that needs it
     for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
       EPLB_RETURN_IF_ERROR(CheckWanted(input));
-      SetLayer(tokens, topology, hierarchy, RowOf(previous.physical_to_logical_map(), layer), layer,
-               frame);
-      const Layout chosen = Choose(tokens, input.abandoned, frame, layer,
-                                   frame.Read(RowOf(previous.physical_to_logical_map(), layer)),
-                                   frame.Read(RowOf(aligned.physical_to_logical_map(), layer)));
-      for (size_t i = 0; i < chosen.size(); ++i) slots(layer, frame.slots[i]) = chosen[i];
+      frame.domain.load = LoadOf(tokens.load, layer);
+      const SlotRow row = RowOf(previous.physical_to_logical_map(), layer);
+      const Layout before = frame.Read(row);
+      Layout chosen = before;
+      const bool repaired =
+          ReadHomes(topology, hierarchy, row, frame.domain) && Repair(frame.domain, chosen);
+      if (!repaired || options_.max_moves_per_gpu != 0) {
+        if (!balanced.has_value()) {
+          EPLB_ASSIGN_OR_RETURN(balanced, Balanced(input, previous, speeds, hierarchy));
+        }
+        const Layout other = frame.Read(RowOf(balanced->physical_to_logical_map(), layer));
+        chosen = repaired
+                     ? Choose(tokens, input.abandoned, frame.domain, layer, before, chosen, other)
+                     : other;
+      }
+      frame.Write(chosen, {&slots(layer, 0), static_cast<size_t>(slots.cols())});
     }
     EPLB_RETURN_IF_ERROR(CheckWanted(input));
     EPLB_ASSIGN_OR_RETURN(const Placement next, Placement::FromSlots(topology, slots));
@@ -283,27 +258,26 @@ class IncrementalPolicy final : public Policy {
   }
 
  private:
-  // Loads and affinities of a layer; no affinities where the incumbent keeps none.
-  static void SetLayer(const Tokens& tokens, const Topology& topology, Hierarchy hierarchy,
-                       SlotRow incumbent, int32_t layer, Frame& frame) {
-    frame.domain.load = LoadOf(tokens.load, layer);
-    frame.domain.affine_node_of_expert.clear();
-    if (hierarchy == Hierarchy::kNone) return;
-    const auto affinities = NodeAffinityOf(topology, hierarchy, incumbent);
-    frame.homeless = !affinities.has_value();
-    if (frame.homeless) return;
-    const auto per_group = static_cast<size_t>(topology.num_experts() / topology.num_groups());
-    for (const int32_t node : *affinities) {
-      frame.domain.affine_node_of_expert.insert(frame.domain.affine_node_of_expert.end(), per_group,
-                                                node);
-    }
+  // The placement of `balanced`, aligned to the previous one.
+  absl::StatusOr<Placement> Balanced(const PolicyInput& input, const Placement& previous,
+                                     const GpuSpeeds& speeds, Hierarchy hierarchy) const {
+    EPLB_ASSIGN_OR_RETURN(const Placement balanced,
+                          MakeBalancedPolicy({.hierarchy = hierarchy,
+                                              .effort = options_.effort,
+                                              .allow_duplicates = options_.allow_duplicates})
+                              ->Solve({.load = input.load,
+                                       .topology = input.topology,
+                                       .speeds = &speeds,
+                                       .scenarios = input.scenarios,
+                                       .objective = input.objective,
+                                       .abandoned = input.abandoned}));
+    return Align(previous, balanced);
   }
 
-  Layout Choose(const Tokens& tokens, const std::atomic<bool>* abandoned, const Frame& frame,
-                int32_t layer, Layout incumbent, const Layout& balanced) const {
-    const Domain& domain = frame.domain;
-    const Layout before = incumbent;
-    if (frame.homeless || !Repair(domain, incumbent)) return balanced;
+  // before, incumbent: the layer in place, and the same after its repair.
+  Layout Choose(const Tokens& tokens, const std::atomic<bool>* abandoned, const Domain& domain,
+                int32_t layer, const Layout& before, const Layout& incumbent,
+                const Layout& balanced) const {
     const ScenarioLoads scenarios = tokens.scenarios.Layer(layer);
     if (scenarios.size() > 1) {
       return ChooseFor(scenarios, abandoned, domain, incumbent, balanced);

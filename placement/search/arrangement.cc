@@ -67,6 +67,23 @@ bool Arrangement::AffinityKept(int32_t gpu, int32_t to, int32_t expert) const {
   return others > 0;
 }
 
+bool Arrangement::IsOnTwoSites(int32_t expert, int32_t slot, int32_t to) const {
+  int32_t first = to == kEmpty ? kEmpty : domain_->SiteOf(to);
+  for (int32_t s = FirstOf(expert); s != kEmpty; s = NextOf(s)) {
+    if (s == slot) continue;
+    const int32_t site = domain_->SiteOf(gpu_of(s));
+    if (first == kEmpty) first = site;
+    if (site != first) return true;
+  }
+  return false;
+}
+
+bool Arrangement::SitesKept(int32_t slot, int32_t to) const {
+  const std::vector<bool>& bound = domain_->on_two_sites;
+  const int32_t expert = expert_in(slot);
+  return bound.empty() || !bound[AsIndex(expert)] || IsOnTwoSites(expert, slot, to);
+}
+
 bool Arrangement::MaySwap(int32_t a, int32_t b) const {
   const int32_t gpu_a = gpu_of(a);
   const int32_t gpu_b = gpu_of(b);
@@ -74,14 +91,20 @@ bool Arrangement::MaySwap(int32_t a, int32_t b) const {
   const int32_t expert_b = expert_in(b);
   return expert_a != expert_b && MayArrive(gpu_b, expert_a) && MayArrive(gpu_a, expert_b) &&
          MayLeave(gpu_a, expert_a) && MayLeave(gpu_b, expert_b) &&
-         AffinityKept(gpu_a, gpu_b, expert_a) && AffinityKept(gpu_b, gpu_a, expert_b);
+         AffinityKept(gpu_a, gpu_b, expert_a) && AffinityKept(gpu_b, gpu_a, expert_b) &&
+         SitesKept(a, gpu_b) && SitesKept(b, gpu_a);
+}
+
+bool Arrangement::MaySpare(int32_t slot) const {
+  const int32_t gpu = gpu_of(slot);
+  const int32_t expert = expert_in(slot);
+  return count(expert) > 1 && MayLeave(gpu, expert) && AffinityKept(gpu, kEmpty, expert) &&
+         SitesKept(slot, kEmpty);
 }
 
 bool Arrangement::MayReplace(int32_t slot, int32_t expert) const {
-  const int32_t gpu = gpu_of(slot);
-  const int32_t leaving = expert_in(slot);
-  return leaving != expert && count(leaving) > 1 && MayArrive(gpu, expert) &&
-         MayLeave(gpu, leaving) && AffinityKept(gpu, kEmpty, leaving);
+  return expert_in(slot) != expert && count(expert_in(slot)) > 1 &&
+         MayArrive(gpu_of(slot), expert) && MaySpare(slot);
 }
 
 void Arrangement::Reset(std::span<const int32_t> counts) {

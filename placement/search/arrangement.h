@@ -48,8 +48,12 @@ class Arrangement {
   bool MayLeave(int32_t gpu, int32_t expert) const;
   // The experts of two slots on different GPUs may change places.
   bool MaySwap(int32_t a, int32_t b) const;
+  // The expert of a slot can do without this replica.
+  bool MaySpare(int32_t slot) const;
   // A slot may give up its expert for another replica of `expert`.
   bool MayReplace(int32_t slot, int32_t expert) const;
+  // An expert has replicas on two sites or more.
+  bool IsOnTwoSites(int32_t expert) const { return IsOnTwoSites(expert, kEmpty, kEmpty); }
 
   // Empties all slots and sets the replica counts that units are computed from.
   void Reset(std::span<const int32_t> counts);
@@ -82,6 +86,10 @@ class Arrangement {
   void SetCount(int32_t expert, int32_t count);
   // Another replica of `expert` stays on its home when one leaves `gpu` for `to` (or nowhere).
   bool AffinityKept(int32_t gpu, int32_t to, int32_t expert) const;
+  // The same with the replica in `slot` moved to GPU `to`; kEmpty: none moves, or to nowhere.
+  bool IsOnTwoSites(int32_t expert, int32_t slot, int32_t to) const;
+  // An expert that must stay on two sites does so when the replica in `slot` moves.
+  bool SitesKept(int32_t slot, int32_t to) const;
 
   const Domain* domain_;
   std::vector<int32_t> gpu_of_;        // [S]

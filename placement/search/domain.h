@@ -23,6 +23,9 @@ struct Domain {
   std::vector<int32_t> affine_node_of_expert;
   std::vector<int32_t> affine_node_of_gpu;
   bool only_on_affine_node = false;  // and has no replica elsewhere
+  // [m], GPUs that may be lost together have one number; empty: each GPU is a site of its own.
+  std::vector<int32_t> site_of_gpu;
+  std::vector<bool> on_two_sites;  // [n], experts that stay on two sites or more; empty: none
 
   int32_t num_experts() const { return static_cast<int32_t>(load.size()); }
   int32_t num_gpus() const { return static_cast<int32_t>(slots.size()); }
@@ -33,6 +36,9 @@ struct Domain {
   bool IsAtHome(int32_t gpu, int32_t expert) const {
     return affine_node_of_expert.empty() ||
            affine_node_of_gpu[AsIndex(gpu)] == affine_node_of_expert[AsIndex(expert)];
+  }
+  int32_t SiteOf(int32_t gpu) const {
+    return site_of_gpu.empty() ? gpu : site_of_gpu[AsIndex(gpu)];
   }
   bool equal_speeds() const;
   double total_load() const;

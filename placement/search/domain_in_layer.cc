@@ -1,7 +1,10 @@
 #include "placement/search/domain_in_layer.h"
 
 #include <algorithm>
+#include <numeric>
 #include <tuple>
+
+#include "placement/search/node_affinity.h"
 
 namespace eplb {
 namespace {
@@ -51,12 +54,44 @@ DomainInLayer PlaceInLayer(const Topology& topology, const GpuSpeeds& speeds, in
   return place;
 }
 
-void DomainInLayer::Write(const Arrangement& arrangement, std::span<int32_t> slots) const {
-  for (int32_t gpu = 0; gpu < arrangement.num_gpus(); ++gpu) {
-    auto slot = AsIndex(first_slot[AsIndex(gpu)]);
-    for (int32_t from = arrangement.first_slot(gpu); from < arrangement.end_slot(gpu); ++from) {
-      slots[slot++] = experts[AsIndex(arrangement.expert_in(from))];
-    }
+DomainInLayer WholeLayer(const Topology& topology, const GpuSpeeds& speeds, Hierarchy hierarchy,
+                         bool allow_duplicates) {
+  DomainInLayer whole = PlaceInLayer(topology, speeds, 0, topology.num_gpus());
+  whole.domain.allow_duplicates = allow_duplicates;
+  whole.domain.load.resize(AsIndex(topology.num_experts()));
+  whole.experts.resize(whole.domain.load.size());
+  std::iota(whole.experts.begin(), whole.experts.end(), 0);
+  if (hierarchy == Hierarchy::kNone) return whole;
+  whole.domain.only_on_affine_node = hierarchy == Hierarchy::kStrict;
+  for (const int32_t slot : whole.first_slot) {
+    const GpuId gpu = topology.GpuOf(SlotId{slot});
+    whole.domain.affine_node_of_gpu.push_back(topology.NodeOf(gpu).value);
+  }
+  return whole;
+}
+
+void SetHomes(std::span<const int32_t> node_of_group, Domain& domain) {
+  const size_t per_group = domain.load.size() / node_of_group.size();
+  domain.affine_node_of_expert.clear();
+  for (const int32_t node : node_of_group) {
+    domain.affine_node_of_expert.insert(domain.affine_node_of_expert.end(), per_group, node);
+  }
+}
+
+bool ReadHomes(const Topology& topology, Hierarchy hierarchy, std::span<const int32_t> slots,
+               Domain& domain) {
+  domain.affine_node_of_expert.clear();
+  if (hierarchy == Hierarchy::kNone) return true;
+  const auto homes = NodeAffinityOf(topology, hierarchy, slots);
+  if (homes.has_value()) SetHomes(*homes, domain);
+  return homes.has_value();
+}
+
+void DomainInLayer::Write(std::span<const int32_t> layout, std::span<int32_t> slots) const {
+  auto from = layout.begin();
+  for (size_t gpu = 0; gpu < first_slot.size(); ++gpu) {
+    auto slot = AsIndex(first_slot[gpu]);
+    for (int32_t i = 0; i < domain.slots[gpu]; ++i) slots[slot++] = experts[AsIndex(*from++)];
   }
 }
 

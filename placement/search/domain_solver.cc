@@ -258,6 +258,17 @@ const Arrangement& DomainSolver::Solve() {
     TrySeeds();
   }
   if (limits_.hot_seeds > 0) Descend(work_.left);
+  return Finish();
+}
+
+const Arrangement& DomainSolver::Improve() {
+  replicator_.Greedy(counts_);
+  FindBound();
+  Descend(work_.left);
+  return Finish();
+}
+
+const Arrangement& DomainSolver::Finish() {
   if (!Done() && !work_.spent()) {
     arrangement_.Assign(best_);
     Walk(work_.left);

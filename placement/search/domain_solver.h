@@ -48,6 +48,8 @@ class DomainSolver {
   void set_enough(double enough) { enough_ = enough; }
   // REQUIRES: a layout was offered, when the domain has affinities.
   const Arrangement& Solve();
+  // In place of Solve: descends from the layout offered, walks on, and keeps the domain's sites.
+  const Arrangement& Improve();
   // After Solve: descends from another layout with a little work. The answer is the better one.
   const Arrangement& SolveFrom(std::span<const int32_t> experts);
 
@@ -72,6 +74,8 @@ class DomainSolver {
   void SpreadOnAffineNode();
   void Descend(int64_t work);
   void FindBound();
+  // Spends the work that is left on the best layout so far, and returns it.
+  const Arrangement& Finish();
   void TryAllCounts(int32_t expert, int32_t spare);
   void TryHotSeeds();
   // False when there is no reason or no work left to try more.

@@ -3,8 +3,11 @@
 #include <algorithm>
 #include <limits>
 #include <numeric>
+#include <string>
 #include <tuple>
 #include <utility>
+
+#include "absl/strings/str_cat.h"
 
 #include "base/errors.h"
 #include "base/status_macros.h"
@@ -90,15 +93,26 @@ absl::Status LayerSolver::Check(const Topology& topology, const GpuSpeeds& speed
   const int32_t parts = by_node ? topology.num_nodes() : 1;
   const int32_t gpus = topology.num_gpus() / parts;
   const int32_t experts = topology.num_experts() / parts;
+  std::vector<Domain> domains;
+  int32_t fewest = gpus;  // usable GPUs of a part
   for (int32_t part = 0; part < parts; ++part) {
-    const int32_t slots = DomainOf(topology, speeds, part * gpus, (part + 1) * gpus).num_slots();
+    domains.push_back(DomainOf(topology, speeds, part * gpus, (part + 1) * gpus));
+    fewest = std::min(fewest, domains.back().num_gpus());
+  }
+  const std::string next =
+      fewest == 0
+          ? ""
+          : absl::StrCat(", next: ", EqualSlots(experts, fewest) / fewest * topology.num_gpus(),
+                         " slots");
+  for (int32_t part = 0; part < parts; ++part) {
+    const int32_t slots = domains[AsIndex(part)].num_slots();
     if (slots >= experts) continue;
     if (!by_node) {
       return InvalidInput("the ", speeds.num_usable(), " usable GPUs have ", slots, " slots for ",
-                          experts, " experts");
+                          experts, " experts", next);
     }
     return InvalidInput("node ", part, " has ", slots, " usable slots for the ", experts,
-                        " experts of its expert groups");
+                        " experts of its expert groups", next);
   }
   return absl::OkStatus();
 }
@@ -107,11 +121,7 @@ LayerSolver::LayerSolver(const Topology& topology, const GpuSpeeds& speeds,
                          const LayerSolverOptions& options)
     : topology_(topology),
       options_(options),
-      whole_{{PlaceInLayer(topology, speeds, 0, topology.num_gpus())}, nullptr} {
-  whole_.domain.allow_duplicates = options.allow_duplicates;
-  whole_.experts.resize(AsIndex(topology.num_experts()));
-  std::iota(whole_.experts.begin(), whole_.experts.end(), 0);
-  whole_.domain.load.resize(whole_.experts.size());
+      whole_{{WholeLayer(topology, speeds, options.hierarchy, options.allow_duplicates)}, nullptr} {
   if (options.hierarchy != Hierarchy::kStrict) {
     whole_.solver = std::make_unique<DomainSolver>(whole_.domain);
   }
@@ -271,11 +281,6 @@ double LayerSolver::SolveNode(std::span<const double> load, const NodePartition&
 // load of a node decides less here. So further partitions get some work, and a better one more.
 void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
   SolveStrict(load, answer);
-  whole_.domain.affine_node_of_gpu.clear();
-  for (const int32_t slot : whole_.first_slot) {
-    whole_.domain.affine_node_of_gpu.push_back(
-        topology_.NodeOf(topology_.GpuOf(SlotId{slot})).value);
-  }
   const NodePartition first = partition_;
   SearchLimits limits = LimitsFor(options_.effort, whole_.domain, topology_.num_layers());
   Soften(first, limits, answer);
@@ -305,11 +310,7 @@ void LayerSolver::SolveSoft(std::span<const double> load, Answer& answer) {
 // Lets replicas beyond an expert's last one at home go anywhere.
 void LayerSolver::Soften(const NodePartition& partition, const SearchLimits& limits,
                          Answer& answer) {
-  whole_.domain.affine_node_of_expert.clear();
-  for (const int32_t node : partition.node_of_group) {
-    whole_.domain.affine_node_of_expert.insert(whole_.domain.affine_node_of_expert.end(),
-                                               per_group(), node);
-  }
+  SetHomes(partition.node_of_group, whole_.domain);
   whole_.solver->Begin(limits);
   Arrangement start(whole_.domain);
   start.Assign(whole_.Read(answer.slots));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
+#include <span>
 
 namespace eplb {
 namespace {
@@ -21,7 +22,7 @@ class Mender {
   }
 
   bool Run() {
-    for (size_t expert = 0; expert < counts_.size(); ++expert) {
+    for (const size_t expert : ByFalling(domain_.load)) {
       if (at_home_[expert] > 0) continue;
       if (!Put(expert, /*empty=*/true) && !Put(expert, /*empty=*/false)) return false;
     }
@@ -34,6 +35,14 @@ class Mender {
  private:
   double UnitOf(size_t expert, int32_t replicas) const {
     return domain_.load[expert] / std::max(replicas, 1);
+  }
+
+  template <class Key>
+  static std::vector<size_t> ByFalling(const Key& keys) {
+    std::vector<size_t> order(keys.size());
+    std::iota(order.begin(), order.end(), size_t{0});
+    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return keys[a] > keys[b]; });
+    return order;
   }
 
   void Count(size_t slot, int32_t change) {
@@ -50,6 +59,31 @@ class Mender {
            (at_home_[expert] > 1 || !domain_.IsAtHome(gpu_of_[slot], layout_[slot]));
   }
 
+  std::vector<double> TokensOfGpus() const {
+    std::vector<double> tokens(domain_.slots.size());
+    for (size_t slot = 0; slot < layout_.size(); ++slot) {
+      if (layout_[slot] == kEmpty) continue;
+      const auto expert = AsIndex(layout_[slot]);
+      tokens[AsIndex(gpu_of_[slot])] += UnitOf(expert, counts_[expert]);
+    }
+    return tokens;
+  }
+
+  // Largest load of the GPUs that change if the slot gives up its expert for `expert`.
+  double PeakAfter(size_t slot, size_t expert, std::span<const double> tokens) const {
+    const auto other = AsIndex(layout_[slot]);
+    const double unit = UnitOf(other, counts_[other]);
+    const double more = UnitOf(other, counts_[other] - 1) - unit;
+    double peak = 0;
+    for (size_t s = 0; s < layout_.size(); ++s) {
+      if (AsIndex(layout_[s]) != other) continue;
+      const double change = s == slot ? UnitOf(expert, counts_[expert] + 1) - unit : more;
+      const auto gpu = AsIndex(gpu_of_[s]);
+      peak = std::max(peak, (tokens[gpu] + change) / domain_.speed[gpu]);
+    }
+    return peak;
+  }
+
   // Puts the expert into an empty slot, or in place of the replica that is missed least.
   bool Put(size_t index, bool empty) {
     const auto expert = static_cast<int32_t>(index);
@@ -61,13 +95,13 @@ class Mender {
     for (size_t slot = 0; slot < layout_.size(); ++slot) {
       if (layout_[slot] == expert) bars[AsIndex(gpu_of_[slot])] = true;
     }
+    const std::vector<double> tokens = TokensOfGpus();
     size_t best = layout_.size();
     double least = 0;
     for (size_t slot = 0; slot < layout_.size(); ++slot) {
       if ((layout_[slot] == kEmpty) != empty || bars[AsIndex(gpu_of_[slot])]) continue;
       if (!empty && !MayLeave(slot)) continue;
-      const auto other = AsIndex(std::max(layout_[slot], 0));
-      const double missed = empty ? 0 : UnitOf(other, counts_[other] - 1);
+      const double missed = empty ? 0 : PeakAfter(slot, index, tokens);
       if (best < layout_.size() && missed >= least) continue;
       best = slot;
       least = missed;
@@ -80,11 +114,12 @@ class Mender {
   }
 
   bool FillOne() {
-    std::vector<size_t> order(counts_.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::stable_sort(
-        order, [&](size_t a, size_t b) { return UnitOf(a, counts_[a]) > UnitOf(b, counts_[b]); });
-    return std::ranges::any_of(order, [&](size_t expert) { return Put(expert, /*empty=*/true); });
+    std::vector<double> units;
+    for (size_t expert = 0; expert < counts_.size(); ++expert) {
+      units.push_back(UnitOf(expert, counts_[expert]));
+    }
+    return std::ranges::any_of(ByFalling(units),
+                               [&](size_t expert) { return Put(expert, /*empty=*/true); });
   }
 
   const Domain& domain_;

@@ -63,16 +63,9 @@ ScenarioSolver::ScenarioSolver(const Topology& topology, const GpuSpeeds& speeds
     : topology_(topology),
       options_(options),
       mean_solver_(topology, speeds, OptionsForMean(options)),
-      whole_(PlaceInLayer(topology, speeds, 0, topology.num_gpus())),
+      whole_(WholeLayer(topology, speeds, options.hierarchy, options.allow_duplicates)),
       limits_(WalkLimitsOf(options.effort, topology.num_slots(), topology.num_layers())) {
-  whole_.domain.allow_duplicates = options.allow_duplicates;
-  whole_.experts.resize(AsIndex(topology.num_experts()));
-  std::iota(whole_.experts.begin(), whole_.experts.end(), 0);
-  if (options.hierarchy == Hierarchy::kNone) return;
-  node_domains_ = NodeDomains(topology, speeds);
-  for (const int32_t slot : whole_.first_slot) {
-    whole_.domain.affine_node_of_gpu.push_back(topology.NodeOf(topology.GpuOf(SlotId{slot})).value);
-  }
+  if (options.hierarchy != Hierarchy::kNone) node_domains_ = NodeDomains(topology, speeds);
 }
 
 NodePartition ScenarioSolver::ChoosePartition(const ScenarioLoads& loads) const {
@@ -101,11 +94,7 @@ void ScenarioSolver::Begin(const ScenarioLoads& loads, std::span<int32_t> slots)
   }
   const NodePartition partition = ChoosePartition(loads);
   mean_solver_.SolveOn(partition, whole_.domain.load, slots);
-  std::vector<int32_t>& nodes = whole_.domain.affine_node_of_expert;
-  nodes.clear();
-  for (const int32_t node : partition.node_of_group) {
-    nodes.insert(nodes.end(), AsIndex(topology_.num_experts() / topology_.num_groups()), node);
-  }
+  SetHomes(partition.node_of_group, whole_.domain);
   whole_.domain.only_on_affine_node = true;
 }
 

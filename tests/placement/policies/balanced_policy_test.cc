@@ -259,7 +259,7 @@ TEST(BalancedPolicyTest, ARefusalNamesTheNumbers) {
   const std::vector<int32_t> unusable = {0};
   const GpuSpeeds speeds = *GpuSpeeds::Make(3, {}, unusable);
   EXPECT_EQ(refusal({1, 9, 12, 3, 1, 1}, {}, &speeds),
-            "the 2 usable GPUs have 8 slots for 9 experts");
+            "the 2 usable GPUs have 8 slots for 9 experts, next: 15 slots");
   EXPECT_EQ(refusal({1, 9, 12, 4, 1, 1}, {}, &speeds), "3 GPU speeds for 4 GPUs");
 }
 

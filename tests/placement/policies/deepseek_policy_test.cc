@@ -40,7 +40,7 @@ std::string Refusal(Eigen::Index layers, Eigen::Index experts, const DeepseekSha
 }
 
 TEST(RebalanceExpertsTest, ARefusalNamesTheNumbers) {
-  EXPECT_EQ(Refusal(1, 16, {30, 1, 1, 4}), "30 slots are not a multiple of 4 GPUs");
+  EXPECT_EQ(Refusal(1, 16, {30, 1, 1, 4}), "30 slots are not a multiple of 4 GPUs, next: 32 slots");
   EXPECT_EQ(Refusal(1, 16, {8, 1, 1, 4}), "8 slots cannot hold 16 experts");
   EXPECT_EQ(Refusal(1, 16, {24, 4, 4, 6}), "6 GPUs are not a multiple of 4 nodes");
   EXPECT_EQ(Refusal(1, 15, {24, 4, 4, 8}), "15 experts are not a multiple of 4 expert groups");

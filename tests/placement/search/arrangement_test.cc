@@ -20,7 +20,7 @@ std::vector<int32_t> LayoutOf(const Arrangement& arrangement) {
   return {arrangement.experts().begin(), arrangement.experts().end()};
 }
 
-// Calls `check` with random legal arrangements, half of them with affinities.
+// Calls `check` with random legal arrangements, half of them with affinities, a third with sites.
 template <class Check>
 void ForEachArrangement(int domains, const Check& check) {
   SCOPED_TRACE("seed " + std::to_string(kArrangementSeed));
@@ -31,6 +31,7 @@ void ForEachArrangement(int domains, const Check& check) {
     Arrangement arrangement(domain);
     Packer().Pack(RandomCounts(random, domain), arrangement);
     if (i % 2 == 1) AddNodeAffinity(random, arrangement.experts(), domain);
+    if (i % 3 == 2) AddSites(random, arrangement.experts(), domain);
     ASSERT_EQ(WhyIllegal(domain, arrangement.experts()), "");
     check(random, arrangement);
     if (::testing::Test::HasFailure()) return;

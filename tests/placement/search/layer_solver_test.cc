@@ -209,9 +209,9 @@ TEST(LayerSolverTest, WhatCannotBeHeldIsRefusedWithTheNumbers) {
   EXPECT_EQ(refusal(topology, {}, Hierarchy::kNone), "");
   EXPECT_EQ(refusal(topology, {}, Hierarchy::kStrict), "");
   EXPECT_EQ(refusal(topology, {1}, Hierarchy::kNone),
-            "the 3 usable GPUs have 7 slots for 8 experts");
+            "the 3 usable GPUs have 7 slots for 8 experts, next: 12 slots");
   EXPECT_EQ(refusal(topology, {3}, Hierarchy::kStrict),
-            "node 1 has 2 usable slots for the 4 experts of its expert groups");
+            "node 1 has 2 usable slots for the 4 experts of its expert groups, next: 16 slots");
   EXPECT_EQ(refusal(topology, {0, 1}, Hierarchy::kSoft),
             "node 0 has 0 usable slots for the 4 experts of its expert groups");
   EXPECT_THAT(refusal(*Topology::Make({1, 9, 12, 4, 2, 3}), {}, Hierarchy::kStrict),

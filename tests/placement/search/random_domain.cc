@@ -48,6 +48,15 @@ std::vector<int32_t> CountsOf(const Domain& domain, std::span<const int32_t> exp
   return counts;
 }
 
+std::set<int32_t> SitesOf(const Domain& domain, std::span<const int32_t> experts, int32_t expert) {
+  const std::vector<int32_t> gpu_of = domain.GpuOfSlot();
+  std::set<int32_t> sites;
+  for (size_t slot = 0; slot < experts.size(); ++slot) {
+    if (experts[slot] == expert) sites.insert(domain.SiteOf(gpu_of[slot]));
+  }
+  return sites;
+}
+
 // Fills slots from `slot` on, experts rising on each GPU.
 void Fill(const Domain& domain, std::span<const int32_t> gpu_of, size_t slot,
           std::vector<int32_t>& experts,
@@ -151,6 +160,18 @@ void AddNodeAffinity(Random& random, std::span<const int32_t> experts, Domain& d
   }
 }
 
+void AddSites(Random& random, std::span<const int32_t> experts, Domain& domain) {
+  domain.site_of_gpu.clear();
+  const int32_t sites = Pick(random, 1, domain.num_gpus());
+  for (int32_t gpu = 0; gpu < domain.num_gpus(); ++gpu) domain.site_of_gpu.push_back(gpu % sites);
+  if (Pick(random, 0, 1) == 0) domain.site_of_gpu.clear();
+  domain.on_two_sites.clear();
+  for (int32_t expert = 0; expert < domain.num_experts(); ++expert) {
+    domain.on_two_sites.push_back(Pick(random, 0, 2) > 0 &&
+                                  SitesOf(domain, experts, expert).size() > 1);
+  }
+}
+
 std::string WhyIllegal(const Domain& domain, std::span<const int32_t> experts) {
   if (static_cast<int32_t>(experts.size()) != domain.num_slots()) return "wrong number of slots";
   for (const int32_t expert : experts) {
@@ -176,6 +197,10 @@ std::string WhyIllegal(const Domain& domain, std::span<const int32_t> experts) {
   for (int32_t expert = 0; expert < domain.num_experts(); ++expert) {
     const auto e = static_cast<size_t>(expert);
     if (counts[e] == 0) return absl::StrCat("expert ", expert, " has no slot");
+    if (!domain.on_two_sites.empty() && domain.on_two_sites[e] &&
+        SitesOf(domain, experts, expert).size() < 2) {
+      return absl::StrCat("expert ", expert, " is on one site");
+    }
     if (domain.has_node_affinity() &&
         !on_affine_node.contains({expert, domain.affine_node_of_expert[e]})) {
       return absl::StrCat("expert ", expert, " is not at home");

@@ -37,8 +37,12 @@ std::vector<std::vector<int32_t>> AllCounts(const Domain& domain);
 // Gives the domain nodes, and each expert one of the nodes that `experts` holds it on as its home.
 void AddNodeAffinity(Random& random, std::span<const int32_t> experts, Domain& domain);
 
+// Makes sites of the GPUs by chance, and holds some of the experts that `experts` has on two there.
+void AddSites(Random& random, std::span<const int32_t> experts, Domain& domain);
+
 // Reason why a layout [S] is illegal; empty if it is legal. Reasons are an empty slot, an expert
-// without a slot, more or fewer copies on a GPU than the limits, and an expert away from home.
+// without a slot, and more or fewer copies on a GPU than the limits. Further reasons are an expert
+// away from home, and one on a single site that must be on two.
 std::string WhyIllegal(const Domain& domain, std::span<const int32_t> experts);
 
 // Tokens of each GPU and the largest load, from nothing but the layout.
