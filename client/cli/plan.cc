@@ -164,7 +164,7 @@ absl::StatusOr<std::optional<LaterWindows>> ScoreOnLaterWindows(const PlanOption
                       .text = ScoredOnText(held_out)};
 }
 
-// What the files and flags of a command line ask for.
+// The problem that the files and flags of a command line describe.
 struct Asked {
   std::vector<LoadFile> files;
   PlannedLoads loads;
@@ -295,7 +295,7 @@ Output RunLosses(const PlanOptions& options, const Terminal& terminal) {
 Output RunPlan(const PlanOptions& given, const Terminal& terminal) {
   PlanOptions options = given;
   if (!options.speeds.without_gpus.empty()) {
-    // As few slots as possible change.
+    // A repair changes as few slots as possible.
     options.frame.policy = kIncrementalPolicyName;
     options.frame.max_moves_per_gpu = given.frame.max_moves_per_gpu.value_or(0);
   }

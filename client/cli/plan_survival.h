@@ -1,4 +1,4 @@
-// What a plan covers against a loss (`eplbctl plan --survive 1`), and what that costs.
+// The experts that a plan covers against a loss (`eplbctl plan --survive 1`), and the cost.
 #pragma once
 
 #include <cstdint>
@@ -19,7 +19,7 @@ namespace eplb::cli {
 struct SurvivalFigures {
   Site site = Site::kGpu;
   double most_cost = 0;
-  int32_t num_experts = 0;                        // of a layer
+  int32_t num_experts = 0;                        // experts of a layer
   std::vector<std::vector<int32_t>> not_covered;  // [L], the hottest first
   // Share of the tokens that experts on two sites get, mean over layers; absent without load.
   std::optional<double> covered_tokens;
