@@ -1,6 +1,7 @@
 #include "client/cli/plan_survival.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 
 #include "absl/strings/str_cat.h"
@@ -120,17 +121,19 @@ std::string SurvivalText(const SurvivalFigures& figures, const Terminal& termina
   }
   const char* const site = SiteName(figures.site);
   std::string text = absl::StrCat(
-      "Survives the loss of any ", site, ": ", fewest, fewest < most ? absl::StrCat("-", most) : "",
+      "Against the loss of a ", site, ", ", fewest, fewest < most ? absl::StrCat("-", most) : "",
       " of the ", figures.num_experts, " experts of a layer are on two ", site, "s",
       figures.covered_tokens ? absl::StrCat("; ", Percent(*figures.covered_tokens),
                                             " of the tokens on average go to them")
                              : "",
       ". Not covered: ", Counted(CountExperts(figures.not_covered), "expert"), " in all layers.");
   if (figures.mean_cost.has_value()) {
-    absl::StrAppend(&text,
-                    absl::StrFormat(" That costs %.4f of balancedness on average, %.4f at "
-                                    "most in a layer (limit %g).",
-                                    *figures.mean_cost, *figures.max_cost, figures.most_cost));
+    const auto cost = [](double value) {  // without the sign of a cost that rounds to 0
+      return absl::StrFormat("%.4f", std::abs(value) < 5e-5 ? 0 : value);
+    };
+    absl::StrAppend(&text, " That costs ", cost(*figures.mean_cost),
+                    " of balancedness on average, ", cost(*figures.max_cost), " at most in a layer",
+                    absl::StrFormat(" (limit %g).", figures.most_cost));
   }
   return Paragraph(text, terminal);
 }

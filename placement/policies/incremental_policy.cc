@@ -64,7 +64,8 @@ std::vector<double> LoadOf(const RealMatrix& tokens, Eigen::Index layer) {
 
 // The loads of a PolicyInput as numbers [L, E].
 struct Tokens {
-  explicit Tokens(const PolicyInput& input) : load(input.load.ToDouble()), scenarios(input) {
+  explicit Tokens(const PolicyInput& input)
+      : load(input.load.ToDouble()), scenarios(input), abandoned(input.abandoned) {
     for (const Load& window : input.recent) recent.push_back(window.ToDouble());
     const Load& newest = input.recent.empty() ? input.load : input.recent.back();
     are_counts = newest.is_counts();
@@ -80,6 +81,7 @@ struct Tokens {
   std::vector<RealMatrix> recent;
   bool are_counts = false;
   ScenarioLayers scenarios;
+  const std::atomic<bool>* abandoned;
 };
 
 // Scores layouts of one layer and keeps the best. The incumbent is offered first.
@@ -245,9 +247,7 @@ class IncrementalPolicy final : public Policy {
           EPLB_ASSIGN_OR_RETURN(balanced, Balanced(input, previous, speeds, hierarchy));
         }
         const Layout other = frame.Read(RowOf(balanced->physical_to_logical_map(), layer));
-        chosen = repaired
-                     ? Choose(tokens, input.abandoned, frame.domain, layer, before, chosen, other)
-                     : other;
+        chosen = repaired ? Choose(tokens, frame.domain, layer, before, chosen, other) : other;
       }
       frame.Write(chosen, {&slots(layer, 0), static_cast<size_t>(slots.cols())});
     }
@@ -275,12 +275,11 @@ class IncrementalPolicy final : public Policy {
   }
 
   // before, incumbent: the layer in place, and the same after its repair.
-  Layout Choose(const Tokens& tokens, const std::atomic<bool>* abandoned, const Domain& domain,
-                int32_t layer, const Layout& before, const Layout& incumbent,
-                const Layout& balanced) const {
+  Layout Choose(const Tokens& tokens, const Domain& domain, int32_t layer, const Layout& before,
+                const Layout& incumbent, const Layout& balanced) const {
     const ScenarioLoads scenarios = tokens.scenarios.Layer(layer);
     if (scenarios.size() > 1) {
-      return ChooseFor(scenarios, abandoned, domain, incumbent, balanced);
+      return ChooseFor(scenarios, tokens.abandoned, domain, incumbent, balanced);
     }
     std::vector<std::vector<double>> windows;
     for (const RealMatrix& window : tokens.recent) windows.push_back(LoadOf(window, layer));
@@ -300,10 +299,10 @@ class IncrementalPolicy final : public Policy {
       steps.copies_per_gpu = slots;
       steps.steps = std::min(steps.steps, kMostWork / slots / domain.num_gpus());
     }
-    OfferSteps(domain, incumbent, steps, abandoned, contest);
+    OfferSteps(domain, incumbent, steps, tokens.abandoned, contest);
     if (contest.best_copies() == 0) {
       steps.spread = false;
-      OfferSteps(domain, incumbent, steps, abandoned, contest);
+      OfferSteps(domain, incumbent, steps, tokens.abandoned, contest);
     }
     const LayoutCopies copies = CopiesBetween(domain, before, balanced);
     if (copies.most <= steps.copies_per_gpu) contest.Offer(balanced, copies.sum);

@@ -158,7 +158,7 @@ class LayerCover {
   }
 
   Layout Improve(const Arrangement& arrangement, std::optional<ScenarioWalk>& walk) {
-    const Layout start(arrangement.experts().begin(), arrangement.experts().end());
+    Layout start(arrangement.experts().begin(), arrangement.experts().end());
     if (input_.previous != nullptr && Score(start, walk) >= least_) return start;
     if (walk.has_value()) {
       walk->Start(start);
