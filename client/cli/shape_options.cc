@@ -191,9 +191,9 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
   absl::StatusOr<GpuSpeeds> made = GpuSpeeds::Make(options.gpus, numbers, unusable);
   if (!made.ok()) return InvalidInput("--unusable-gpus: ", made.status().message());
   if (speeds.without_gpus.empty() || speeds.without_gpus == kEachGpu) return made;
-  EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> lost,
-                        ReadList<int32_t>("--without-gpus", speeds.without_gpus, to_index));
-  unusable.insert(unusable.end(), lost.begin(), lost.end());
+  const auto lost = ReadList<int32_t>("--without-gpus", speeds.without_gpus, to_index);
+  if (!lost.ok()) return InvalidInput(lost.status().message(), ", or ", kEachGpu);
+  unusable.insert(unusable.end(), lost->begin(), lost->end());
   made = GpuSpeeds::Make(options.gpus, numbers, unusable);
   if (made.ok()) return made;
   return InvalidInput("--without-gpus: ", made.status().message());

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <numeric>
-#include <span>
+#include <utility>
 
 namespace eplb {
 namespace {
@@ -59,32 +59,35 @@ class Mender {
            (at_home_[expert] > 1 || !domain_.IsAtHome(gpu_of_[slot], layout_[slot]));
   }
 
-  std::vector<double> TokensOfGpus() const {
-    std::vector<double> tokens(domain_.slots.size());
+  // Reads the tokens of GPUs and the slots of experts from the layout.
+  void Look() {
+    tokens_.assign(domain_.slots.size(), 0);
+    first_.assign(counts_.size(), kEmpty);
+    next_.assign(layout_.size(), kEmpty);
     for (size_t slot = 0; slot < layout_.size(); ++slot) {
       if (layout_[slot] == kEmpty) continue;
       const auto expert = AsIndex(layout_[slot]);
-      tokens[AsIndex(gpu_of_[slot])] += UnitOf(expert, counts_[expert]);
+      tokens_[AsIndex(gpu_of_[slot])] += UnitOf(expert, counts_[expert]);
+      next_[slot] = std::exchange(first_[expert], static_cast<int32_t>(slot));
     }
-    return tokens;
   }
 
   // Largest load of the GPUs that change if the slot gives up its expert for `expert`.
-  double PeakAfter(size_t slot, size_t expert, std::span<const double> tokens) const {
+  double PeakAfter(size_t slot, size_t expert) const {
     const auto other = AsIndex(layout_[slot]);
     const double unit = UnitOf(other, counts_[other]);
     const double more = UnitOf(other, counts_[other] - 1) - unit;
     double peak = 0;
-    for (size_t s = 0; s < layout_.size(); ++s) {
-      if (AsIndex(layout_[s]) != other) continue;
-      const double change = s == slot ? UnitOf(expert, counts_[expert] + 1) - unit : more;
-      const auto gpu = AsIndex(gpu_of_[s]);
-      peak = std::max(peak, (tokens[gpu] + change) / domain_.speed[gpu]);
+    for (int32_t s = first_[other]; s != kEmpty; s = next_[AsIndex(s)]) {
+      const double change = AsIndex(s) == slot ? UnitOf(expert, counts_[expert] + 1) - unit : more;
+      const auto gpu = AsIndex(gpu_of_[AsIndex(s)]);
+      peak = std::max(peak, (tokens_[gpu] + change) / domain_.speed[gpu]);
     }
     return peak;
   }
 
-  // Puts the expert into an empty slot, or in place of the replica that is missed least.
+  // Puts the expert into an empty slot, or in place of a replica so that the loads of the
+  // GPUs that change are lowest.
   bool Put(size_t index, bool empty) {
     const auto expert = static_cast<int32_t>(index);
     const bool must_be_at_home = domain_.only_on_affine_node || at_home_[index] == 0;
@@ -95,13 +98,13 @@ class Mender {
     for (size_t slot = 0; slot < layout_.size(); ++slot) {
       if (layout_[slot] == expert) bars[AsIndex(gpu_of_[slot])] = true;
     }
-    const std::vector<double> tokens = TokensOfGpus();
+    if (!empty) Look();
     size_t best = layout_.size();
     double least = 0;
     for (size_t slot = 0; slot < layout_.size(); ++slot) {
       if ((layout_[slot] == kEmpty) != empty || bars[AsIndex(gpu_of_[slot])]) continue;
       if (!empty && !MayLeave(slot)) continue;
-      const double missed = empty ? 0 : PeakAfter(slot, index, tokens);
+      const double missed = empty ? 0 : PeakAfter(slot, index);
       if (best < layout_.size() && missed >= least) continue;
       best = slot;
       least = missed;
@@ -127,6 +130,10 @@ class Mender {
   std::vector<int32_t> gpu_of_;   // [S]
   std::vector<int32_t> counts_;   // [n]
   std::vector<int32_t> at_home_;  // [n], replicas on the home; all of them without homes
+  // State of the last Look.
+  std::vector<double> tokens_;  // [m]
+  std::vector<int32_t> first_;  // [n], first slot of an expert
+  std::vector<int32_t> next_;   // [S], next slot of the same expert
 };
 
 }  // namespace

@@ -115,6 +115,12 @@ TEST(HierarchyTest, GroupsThatDoNotFitAreNamed) {
               HasSubstr("soft needs experts in multiples of the 4 expert groups, got 11"));
 }
 
+TEST(TopologyTest, EqualSlotsAreTheNextMultipleOfTheGpus) {
+  EXPECT_EQ(EqualSlots(256, 32), 256);
+  EXPECT_EQ(EqualSlots(257, 32), 288);
+  EXPECT_EQ(EqualSlots(1, 7), 7);
+}
+
 }  // namespace
 
 }  // namespace eplb

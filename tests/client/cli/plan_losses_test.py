@@ -150,7 +150,7 @@ class LossesTest(command.CommandTest):
                 (("--survive", 1, "--max-moves-per-gpu", 1), "--max-moves-per-gpu"),
                 (("--domain", "node"), "--survive"),
                 (("--without-gpus", 1), "--without-gpus needs --previous"),
-                ((*loss, 4), "--without-gpus: "), ((*loss, "1,1"), "--without-gpus: "), ((*loss, "all"), "--without-gpus is"),
+                ((*loss, 4), "--without-gpus: "), ((*loss, "1,1"), "--without-gpus: "), ((*loss, "all"), "expected numbers separated by commas, or each"),
                 ((*loss, 1, "--policy", "balanced"), "--policy"),
                 ((*loss, 1, "--split", "optimal"), "--without-gpus plans for equal shares")):
             self.assert_fails(command.run("plan", *self.flags, *flags), 2, word)

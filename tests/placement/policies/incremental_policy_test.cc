@@ -73,6 +73,30 @@ TEST(IncrementalPolicyTest, AWideLayerThatWasNeverBalancedIsPlannedByBalanced) {
   EXPECT_EQ(Evaluate(load, next)->peak_load, Evaluate(load, anew)->peak_load);
 }
 
+TEST(IncrementalPolicyTest, WithoutMovesOnlyTheExpertsThatALossTookGetASlot) {
+  const Topology shape = *Topology::Make(
+      {.num_layers = 4, .num_experts = 64, .num_slots = 80, .num_gpus = 8, .num_nodes = 1});
+  const Load load = MakeDrift(0.5).Next();
+  const Placement before = *MakeBalancedPolicy({})->Solve({.load = load, .topology = shape});
+  const auto policy = MakeIncrementalPolicy({.max_moves_per_gpu = 0});
+  for (int32_t gpu = 0; gpu < 8; ++gpu) {
+    const GpuSpeeds speeds = *GpuSpeeds::Make(8, {}, std::vector<int32_t>{gpu});
+    const Placement after =
+        *policy->Solve({.load = load, .topology = shape, .previous = &before, .speeds = &speeds});
+    const IndexMatrix& held = after.physical_to_logical_map();
+    int64_t lost = 0;
+    for (int32_t layer = 0; layer < 4; ++layer) {
+      for (int32_t expert = 0; expert < 64; ++expert) {
+        lost += std::ranges::all_of(
+            before.ReplicasOf(LayerId{layer}, ExpertId{expert}),
+            [&](int32_t slot) { return shape.GpuOf(SlotId{slot}) == GpuId{gpu}; });
+      }
+    }
+    EXPECT_EQ((held >= 0 && held != before.physical_to_logical_map()).count(), lost);
+    EXPECT_GT(*Evaluate(load, after, {.speeds = &speeds})->mean_balancedness, 0.75);
+  }
+}
+
 // If experts drift by a fifth a window, the placement of one window is nearly as good in the
 // next as one that is made from scratch.
 TEST(IncrementalPolicyTest, TheNextWindowLosesLittleAgainstPlanningFromScratch) {

@@ -28,6 +28,13 @@ TEST(RepairTest, ALostExpertTakesTheReplicaThatIsMissedLeast) {
   EXPECT_EQ(std::count(layout.begin(), layout.end(), 1), 1);
 }
 
+TEST(RepairTest, ALostExpertGoesWhereTheGpuLoadsStayLowest) {
+  const Domain domain = MakeDomain({60, 20, 30, 4}, 5, 2);
+  std::vector<int32_t> layout = {0, 1, 2, 1, 2};
+  ASSERT_TRUE(Repair(domain, layout));
+  EXPECT_THAT(layout, ElementsAre(0, 1, 3, 1, 2));
+}
+
 TEST(RepairTest, EmptySlotsGoToTheLargestUnit) {
   const Domain domain = MakeDomain({100, 10, 50}, 4, 2);
   std::vector<int32_t> layout = {0, 1, 2, -1};
