@@ -1,5 +1,5 @@
-// What the windows of a job looked like since it began: a few typical loads, each the mean of
-// similar windows. Loads that return after a long time, as day and night do, are still known.
+// The history of a job's loads as a few typical loads, each the mean of similar windows. Loads that
+// return after a long time, as day and night do, are still known.
 #pragma once
 
 #include <cstddef>
