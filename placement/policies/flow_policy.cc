@@ -145,9 +145,8 @@ class FlowPolicy final : public Policy {
 
   absl::StatusOr<Placement> Solve(const PolicyInput& input) const override {
     if (input.split == SplitMode::kEqual) return incremental_->Solve(input);
-    if (input.scenarios.size() > 1) {
-      return (input.previous == nullptr ? balanced_ : incremental_)->Solve(input);
-    }
+    const Policy& other = input.previous == nullptr ? *balanced_ : *incremental_;
+    if (input.scenarios.size() > 1) return other.Solve(input);
     const Topology& topology = input.topology;
     const Hierarchy hierarchy = options_.hierarchy.value_or(DefaultHierarchy(topology));
     EPLB_RETURN_IF_ERROR(Check(input, hierarchy));
@@ -161,7 +160,7 @@ class FlowPolicy final : public Policy {
       std::vector<SplitPart> parts = layers.PartsOf(layer);
       if (FollowRings(input, parts, slots.row(layer))) continue;
       if (!others.has_value()) {
-        EPLB_ASSIGN_OR_RETURN(others, incremental_->Solve(input));
+        EPLB_ASSIGN_OR_RETURN(others, other.Solve(input));
       }
       slots.row(layer) = others->physical_to_logical_map().row(layer);
       if (parts.size() == 1) ChooseOther(input, parts.front(), slots.row(layer));

@@ -17,12 +17,11 @@ namespace eplb {
 // current placement. Under `strict` each node is searched on its own.
 // Where there are fewer slots to spare than GPUs, a GPU has one slot or more slots than experts, or
 // the hierarchy is soft, and for layers that break `strict`, the candidates are the incumbent and
-// the layer of `incremental`. Where tokens are split in equal shares (SplitMode::kEqual) the answer
-// is that of `incremental`. Several loads (PolicyInput::scenarios) are placed for equal shares, by
-// `incremental` or, without a current placement, by `balanced`: exact splits of each load are then
-// more even than with rings.
-// Without max_moves_per_gpu a GPU gets any number of transfers that their price allows. Options
-// pass on to `incremental`; duplicates help no exact split.
+// the layer of `incremental` or, without a current placement, of `balanced`. Where tokens are split
+// in equal shares (SplitMode::kEqual) the answer is that of `incremental`. Several loads
+// (PolicyInput::scenarios) are placed for equal shares, by the same two: exact splits of each load
+// are then more even than with rings. Without max_moves_per_gpu a GPU gets any number of transfers
+// that their price allows. Options pass on to `incremental`; duplicates help no exact split.
 // Guarantees: what stays on a GPU keeps its slot; the mean over the windows of the exact least
 // maximum / mean GPU load is never higher than with the incumbent, once experts of unusable GPUs
 // are put elsewhere; at most max_moves_per_gpu transfers into a GPU of a layer, with the exceptions

@@ -12,6 +12,7 @@
 #include "placement/align.h"
 #include "placement/evaluate.h"
 #include "placement/migration_plan.h"
+#include "placement/policies/balanced_policy.h"
 #include "placement/policies/incremental_policy.h"
 #include "placement/split/batch_split.h"
 #include "tests/placement/policies/drift.h"
@@ -241,6 +242,9 @@ TEST(FlowPolicyTest, WithoutSpareSlotsItIsNoWorseThanTheIncumbent) {
       {.load = load, .topology = topology, .previous = &previous, .split = SplitMode::kBatch});
   EXPECT_GT(EvaluateBatch(load, next)->mean_balancedness,
             EvaluateBatch(load, previous)->mean_balancedness);
+  const PolicyInput fresh{.load = load, .topology = topology, .split = SplitMode::kBatch};
+  EXPECT_EQ(EvaluateBatch(load, *MakeFlowPolicy({})->Solve(fresh))->mean_balancedness,
+            EvaluateBatch(load, *MakeBalancedPolicy({})->Solve(fresh))->mean_balancedness);
 }
 
 TEST(FlowPolicyTest, MoreGpusThanSplitsAllowAreRefused) {
