@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <utility>
@@ -16,6 +17,7 @@ struct TypicalLoad {
   std::shared_ptr<const Load> load;  // [L, E], mean over its windows
   double num_steps = 1;              // mean over its windows
   double num_windows = 1;            // number of its windows; older ones count less
+  int64_t age = 0;                   // windows since the newest of its own
 };
 
 inline constexpr size_t kMaxTypicalLoads = 6;
@@ -27,11 +29,11 @@ class LoadHistory {
   // loads: as `loads()` returned them.
   explicit LoadHistory(std::vector<TypicalLoad> loads) : loads_(std::move(loads)) {}
 
-  // Adds a window. Beyond kMaxTypicalLoads the two most similar loads become one, by the distance
-  // of scenario_medoids.h. A window's weight halves with every 128 later ones, and a load that
-  // stands for less than a quarter of a window is forgotten. A window of another shape than those
-  // before begins the history anew. Windows without tokens are ignored.
-  // cost: O(kMaxTypicalLoads * L * E).
+  // Adds a window, whose weight halves with every 128 later ones. Beyond kMaxTypicalLoads a load is
+  // forgotten that stands for less than 4 windows, none of them among the newest 32: an outlier, or
+  // part of a start that will not return. If there is none, the two most similar loads become one,
+  // by the distance of scenario_medoids.h. A window of another shape than those before begins the
+  // history anew. Windows without tokens are ignored. cost: O(kMaxTypicalLoads^2 * L * E).
   void Add(std::shared_ptr<const Load> window, double num_steps);
 
   // In the order in which they were first seen.

@@ -62,11 +62,15 @@ absl::Status TakeWindows(const PlannerQuestion& question, const Placement& incum
   const std::span<const SeenWindow> all(question.windows);
   const size_t first_fresh = all.size() - static_cast<size_t>(question.num_fresh);
   const bool begins = state.backtest.num_windows() == 0 && !all.empty();
+  const std::vector<Candidate>& own = state.backtest.options().candidates;
+  const bool uses_history = own.empty() || std::ranges::any_of(own, [](const Candidate& one) {
+                              return one.estimate.as_scenarios;
+                            });
   for (size_t taken = begins ? std::min(first_fresh, all.size() - 1) + 1 : first_fresh + 1;
        taken <= all.size(); ++taken) {
     if (taken > first_fresh) {
       const SeenWindow& fresh = all[taken - 1];
-      state.history.Add(fresh.load, static_cast<double>(fresh.num_steps));
+      if (uses_history) state.history.Add(fresh.load, static_cast<double>(fresh.num_steps));
       if (state.windows_since_decision >= 0) ++state.windows_since_decision;
     }
     if (!NeedsBacktest(state)) continue;

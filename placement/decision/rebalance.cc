@@ -13,8 +13,12 @@
 namespace eplb {
 namespace {
 
-constexpr char kPeak[] = "peak GPU load of these steps";  // a computed figure, no prediction
 constexpr char kSeeCosts[] = "; see: eplbctl help costs";
+
+// A computed figure, no prediction.
+std::string PeakOf(const RebalanceInput& input) {
+  return absl::StrCat("peak GPU load of ", input.load_of);
+}
 
 std::string StepsText(double steps) {
   return CountText(static_cast<int64_t>(std::min(steps, 9e18)), "step");
@@ -55,14 +59,15 @@ void DecidePriced(const RebalanceInput& input, const std::string& how_far,
                             " against the placement in force)");
     }
     decision.rule = gate.returns ? RebalanceRule::kReturn : RebalanceRule::kPays;
-    decision.reason = absl::StrCat(gate.returns ? "return to the starting placement" : "rebalance",
-                                   " saves ", SecondsText(std::max(0.0, value)), " ", counted,
-                                   waited, ", for ", spent, ": ", kPeak, " falls ", how_far);
+    decision.reason =
+        absl::StrCat(gate.returns ? "return to the starting placement" : "rebalance", " saves ",
+                     SecondsText(std::max(0.0, value)), " ", counted, waited, ", for ", spent, ": ",
+                     PeakOf(input), " falls ", how_far);
     return;
   }
   decision.rule = RebalanceRule::kCost;
   const std::string would_fall =
-      absl::StrCat("kept, ", kPeak, " would fall ", how_far, ", which saves ");
+      absl::StrCat("kept, ", PeakOf(input), " would fall ", how_far, ", which saves ");
   if (input.costs.bandwidths == BandwidthSource::kAssumed) {
     decision.reason = absl::StrCat(would_fall, SecondsText(std::max(0.0, value)), " ", counted,
                                    ", and does not pay for ", spent, kSeeCosts);
@@ -162,8 +167,8 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
     const std::string too_little =
         gain <= 0 ? std::string()
                   : absl::StrCat(", less than min_gain, ", PercentText(input.min_gain, digits));
-    decision.reason = absl::StrCat("kept, ", kPeak, gain < 0 ? " would rise " : " would fall ",
-                                   how_far, too_little);
+    decision.reason = absl::StrCat("kept, ", PeakOf(input),
+                                   gain < 0 ? " would rise " : " would fall ", how_far, too_little);
     return decision;
   }
   EPLB_ASSIGN_OR_RETURN(decision.migration,
@@ -171,7 +176,7 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
   if (input.learned != nullptr && !input.learned->in_use) {
     decision.rule = RebalanceRule::kBacktest;
     decision.reason =
-        absl::StrCat("kept, ", kPeak, " would fall ", how_far, ", but in the back-test of ",
+        absl::StrCat("kept, ", PeakOf(input), " would fall ", how_far, ", but in the back-test of ",
                      CountText(input.learned->windows, "window"),
                      " no move is proved to be better than doing nothing");
     return decision;
@@ -182,7 +187,7 @@ absl::StatusOr<RebalanceDecision> EvaluateRebalance(const RebalanceInput& input)
   }
   decision.rebalance = true;
   decision.rule = RebalanceRule::kPays;
-  decision.reason = absl::StrCat(kPeak, " falls ", how_far);
+  decision.reason = absl::StrCat(PeakOf(input), " falls ", how_far);
   return decision;
 }
 

@@ -82,7 +82,8 @@ struct RebalanceInput {
   std::span<const Load> recent = {};
   // Outcomes of earlier predictions. Null: the reason shows figures computed on `load`.
   const PredictionRecord* predictions = nullptr;
-  double measured = 0;  // balancedness, as in Forecast
+  double measured = 0;                  // balancedness, as in Forecast
+  const char* load_of = "these steps";  // what `load` is the load of, for the reason
 };
 
 // Evaluates the placement on the expected load, as the job splits tokens. errors: those of Evaluate

@@ -171,7 +171,8 @@ class Replayer {
                                .split = options_.split,
                                .recent = expected.Each(options_.split),
                                .predictions = &predictions_,
-                               .measured = MeasuredOver(decided_on)};
+                               .measured = MeasuredOver(decided_on),
+                               .load_of = expected.Name()};
     EPLB_ASSIGN_OR_RETURN(const RebalanceDecision decision, EvaluateRebalance(input));
     row.rule = decision.rule;
     row.reason += decision.reason;

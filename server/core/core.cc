@@ -293,7 +293,8 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   MaybeSolve(context, job);
 }
 
-// Loads of a job without ranks are of no use: its next decision needs new ones.
+// Windows of a job without ranks are of no use: its next decision needs new ones. Only the history
+// of its loads stays.
 void DropUnusedLoads(const State& state, Job& job, absl::Time now) {
   if (HasSession(job) || now - job.unattended_since < state.config.session_grace) return;
   DropLoads(job.windows);
@@ -446,6 +447,7 @@ void On(DecisionContext& context, const Tick& tick) {
 
 void On(DecisionContext& context, const DrainRequested& event) {
   context.state.draining = true;
+  for (auto& [name, job] : context.state.jobs) StoreLoadHistory(context, job);  // before any Store
   const auto grace_ms = absl::ToInt64Milliseconds(event.grace);
   const wire::Drain drain{static_cast<int32_t>(std::clamp<int64_t>(grace_ms, 0, INT32_MAX))};
   for (const auto& [session, binding] : context.state.bindings) {
@@ -455,7 +457,6 @@ void On(DecisionContext& context, const DrainRequested& event) {
     if (job.solving.id != 0) AbandonSolve(context, job, "kept, the daemon drains", false);
     if (job.phase == Phase::kPreparing) StartCancel(context, job, "the daemon drains", false);
     job.chunks = {};
-    StoreLoadHistory(context, job);
   }
   context.decision.reason = "the daemon drains: no more proposals";
 }
@@ -477,7 +478,7 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
                                job.last_known ? job.last_known->digest : Digest(),
                                stored.end ? stored.end->SerializeAsString() : ""};
   job.decisions.load_history = LoadHistory(std::move(stored.typical_loads));
-  job.decisions.load_history_stored = now;
+  job.decisions.stored_history.at = now;
   Recall(state, job, stored.memory);
   // Its stragglers are refused after a restart as they were before.
   if (stored.end && stored.end->ending() != v1::RUN_ENDING_LOST) {

@@ -50,7 +50,8 @@ DecisionAnswer Decide(const DecisionQuestion& question, const PlannerAnswer& ans
                                         .force = question.force,
                                         .speeds = speeds,
                                         .split = split,
-                                        .recent = expected.Each(split)});
+                                        .recent = expected.Each(split),
+                                        .load_of = expected.Name()});
   if (!decided.decision.ok() || expected.scenarios.empty()) return decided;
   absl::StatusOr<v1::Plan> figures = ScenarioFiguresOf(expected.scenarios, *question.incumbent,
                                                        decided.decision->target, split, speeds);

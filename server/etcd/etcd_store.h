@@ -31,7 +31,7 @@ struct EtcdStoreOptions {
   FencedRowsOptions rows;
   int64_t least_term = 0;  // ReadTerm gives no less
   StoreLimits limits = kMostInEtcd;
-  size_t part_bytes = size_t{512} << 10;  // largest part of a placement
+  size_t part_bytes = size_t{512} << 10;  // largest part of a large value
 };
 
 // Reads everything below the prefix; later reads ask a copy in memory. errors: those of Client;

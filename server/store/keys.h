@@ -18,6 +18,7 @@ inline constexpr char kMovedAsideKey[] = "moved_aside";
 inline constexpr char kJobKeys[] = "job/";
 inline constexpr char kEventKeys[] = "event/";
 inline constexpr char kWindowKeys[] = "window/";
+inline constexpr char kTypicalLoadKeys[] = "typical_loads/";
 
 // Returns the prefix with a number of 16 digits, so that keys sort by number.
 inline std::string Numbered(std::string_view prefix, int64_t number) {
@@ -36,6 +37,9 @@ inline std::string EventsKey(const std::string& job, bool of_operators) {
 }
 inline std::string WindowsKey(const std::string& job) {
   return absl::StrCat(kWindowKeys, job, "/");
+}
+inline std::string TypicalLoadsKey(const std::string& job) {
+  return absl::StrCat(kTypicalLoadKeys, job, "/");
 }
 // part: one of the parts in which a large value is kept, from 0.
 inline std::string PartKey(std::string_view prefix, int64_t written, size_t part) {

@@ -10,10 +10,13 @@ namespace eplb {
 int64_t RemoveOthers(const KeyReader& reader, const std::string& prefix,
                      const std::set<std::string>& stay, Batch* batch) {
   int64_t written = 1;
+  std::string key;
   for (const auto& [part, none] : reader.Find({.prefix = prefix, .with_values = false})) {
-    written = NumberOf(WholeOf(part)) + 1;
-    const bool is_full = std::ssize(batch->deletes) >= kMaxTrimmed;
-    if (!is_full && !stay.contains(WholeOf(part))) batch->deletes.push_back(part);
+    if (WholeOf(part) == key) continue;
+    key = WholeOf(part);
+    written = NumberOf(key) + 1;
+    if (std::ssize(batch->deleted_prefixes) >= kMaxTrimmed || stay.contains(key)) continue;
+    batch->deleted_prefixes.push_back(key + "/");
   }
   return written;
 }

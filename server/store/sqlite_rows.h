@@ -26,7 +26,7 @@ absl::Status ForEachRow(Statement statement, const std::string& what, size_t fir
 absl::Status PutRow(Connection& connection, const std::string& key, const std::string& value);
 absl::Status ApplyBatch(Connection& connection, const Batch& batch);
 
-// Checks every row but load windows. errors: those of ForEachRow.
+// Checks every row but load windows and typical loads. errors: those of ForEachRow.
 absl::Status CheckEveryRow(Connection& connection);
 
 // Reads the table through `connection`, which outlives it. errors: those of Connection; DataLoss if

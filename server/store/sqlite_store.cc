@@ -152,19 +152,19 @@ class SqliteKeyValues : public KeyValues {
   mutable std::optional<sqlite::Connection> reader_;  // guarded by reader_mutex_
 };
 
-// Opens the database and reads all of it. errors: DataLoss if anything but load windows is damaged.
+// Opens the database and reads all of it. errors: DataLoss if anything but load windows and typical
+// loads is damaged.
 absl::Status OpenSound(SqliteKeyValues& rows, Store& store) {
   EPLB_RETURN_IF_ERROR(rows.Open());
-  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> unreadable, store.Load());
-  if (!unreadable.empty()) return DataLoss(unreadable.front());
-  if (!rows.can_write()) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const bool dropped, store.DropDamagedWindows());
-  if (dropped) {
-    store.set_opening_note(absl::StrCat(
-        rows.path(),
-        ": the figures of past load windows were damaged and are deleted; nothing else is lost"));
+  if (rows.can_write()) {
+    EPLB_ASSIGN_OR_RETURN(const std::string dropped, store.DropDamagedHistory());
+    if (!dropped.empty()) {
+      store.set_opening_note(absl::StrCat(rows.path(), ": ", dropped,
+                                          " were damaged and are deleted; nothing else is lost"));
+    }
   }
-  return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const std::vector<std::string> unreadable, store.Load());
+  return unreadable.empty() ? absl::OkStatus() : DataLoss(unreadable.front());
 }
 
 }  // namespace

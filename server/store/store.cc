@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <tuple>
 
 #include "absl/strings/str_cat.h"
 
@@ -131,6 +132,8 @@ class Store::View {
   // Complete ones, in the order in which they were written.
   std::vector<KeptPlacement> PlacementsOf(const std::string& job) const;
   absl::StatusOr<PlacementRow> PlacementAt(const std::string& key) const;
+  // Returns the newest complete ones; none if there are none.
+  std::vector<TypicalLoad> TypicalLoadsOf(const std::string& job);
   template <class T>
   std::vector<T> Decoded(const KeyRange& range, absl::StatusOr<T> (*decode)(const sqlite::Row&));
   std::string Where(const std::string& key) const { return where_ + key; }
@@ -143,8 +146,6 @@ class Store::View {
   // Fills in the history and the placement that `record` names. A job without a readable record or
   // without that placement is paused.
   void ReadPlacements(const absl::StatusOr<JobRow>& record, core::StoredJob* job);
-  // Returns the newest complete ones; none if there are none.
-  std::vector<TypicalLoad> TypicalLoadsOf(const std::string& job);
   absl::StatusOr<sqlite::Row> RowInParts(const std::string& key) const;
   absl::StatusOr<core::RanVersion> RanVersionAt(const std::string& key) const;
 
@@ -237,7 +238,7 @@ std::vector<TypicalLoad> Store::View::TypicalLoadsOf(const std::string& job) {
   absl::Status unreadable;
   std::string key;
   for (const auto& [part, none] :
-       reader_.Find({.prefix = JobKey(job, "loads/"), .reverse = true, .with_values = false})) {
+       reader_.Find({.prefix = TypicalLoadsKey(job), .reverse = true, .with_values = false})) {
     if (WholeOf(part) == key) continue;
     key = WholeOf(part);
     const absl::StatusOr<sqlite::Row> cells = RowInParts(key);
@@ -444,7 +445,7 @@ absl::Status Store::WritePlan(const std::string& job, const v1::Plan& plan) {
 }
 
 absl::Status Store::WriteTypicalLoads(const std::string& job, std::span<const TypicalLoad> loads) {
-  const std::string all = JobKey(job, "loads/");
+  const std::string all = TypicalLoadsKey(job);
   return rows_->Write([&](const KeyReader& reader) {
     if (!Knows(reader, job)) return std::vector<Batch>();
     std::vector<Batch> batches;
@@ -460,8 +461,8 @@ absl::Status Store::WriteTypicalLoads(const std::string& job, std::span<const Ty
 absl::Status Store::ForgetJob(const std::string& job) {
   return rows_->Write([&](const KeyReader& reader) {
     std::vector<Batch> batches(1);
-    batches.back().deleted_prefixes = {JobKey(job, ""), kDamaged + JobKey(job, ""),
-                                       WindowsKey(job)};
+    batches.back().deleted_prefixes = {JobKey(job, ""), kDamaged + JobKey(job, ""), WindowsKey(job),
+                                       TypicalLoadsKey(job)};
     for (const bool of_operators : {false, true}) {
       for (std::string& key : SurplusOrphans(reader, of_operators, KeptEvents(of_operators), job)) {
         if (batches.back().deletes.size() == kMaxOperations) batches.emplace_back();
@@ -554,13 +555,30 @@ absl::StatusOr<std::vector<StoredWindow>> Store::ReadWindows() const {
   return windows;
 }
 
-absl::StatusOr<bool> Store::DropDamagedWindows() {
-  const absl::Status read = ReadWindows().status();
-  if (!absl::IsDataLoss(read)) return read.ok() ? absl::StatusOr<bool>(false) : read;
-  EPLB_RETURN_IF_ERROR(rows_->Write([](const KeyReader& /*reader*/) {
-    return std::vector<Batch>{{.deleted_prefixes = {kWindowKeys}}};
-  }));
-  return true;
+absl::StatusOr<std::string> Store::DropDamagedHistory() {
+  absl::Status damaged;
+  absl::Status loads = rows_->Read([&](const KeyReader& reader) {
+    View view(reader, *this);
+    for (const std::string& job : NamesBelow(reader, kTypicalLoadKeys)) {
+      (void)view.TypicalLoadsOf(job);
+    }
+    if (!view.damage.empty()) damaged = DataLoss(view.damage.front());
+  });
+  loads.Update(damaged);
+  std::string dropped;
+  Batch batch;
+  for (const auto& [status, prefix, name] :
+       {std::tuple(ReadWindows().status(), kWindowKeys, "the figures of past load windows"),
+        std::tuple(loads, kTypicalLoadKeys, "the typical loads of jobs")}) {
+    if (status.ok()) continue;
+    if (!absl::IsDataLoss(status)) return status;
+    batch.deleted_prefixes.emplace_back(prefix);
+    absl::StrAppend(&dropped, dropped.empty() ? "" : " and ", name);
+  }
+  if (dropped.empty()) return dropped;
+  EPLB_RETURN_IF_ERROR(
+      rows_->Write([&](const KeyReader& /*reader*/) { return std::vector<Batch>{batch}; }));
+  return dropped;
 }
 
 std::unique_ptr<Store> MakeMemoryStore(StoreLimits limits) {

@@ -51,8 +51,8 @@ struct StoreOptions {
 //   term: the highest term ever written. moved_aside: see ReadMovedAside.
 //   job/JOB/record: the job without its placement.
 //   job/JOB/placement/WRITTEN/PART: a placement in parts, because etcd bounds a request.
-//   job/JOB/loads/WRITTEN/PART: the job's typical loads, as a placement.
 //   job/JOB/plan/NUMBER, job/JOB/request/NUMBER, event/JOB/d|o/SEQUENCE, window/JOB/NUMBER.
+//   typical_loads/JOB/WRITTEN/PART: the typical loads of a job, in parts.
 //   damaged/KEY: an unreadable row of a job that the job's next write replaced.
 // An unreadable row is skipped and kept. If it is a job's record or current placement, the job is
 // paused until an operator resumes it. threads: safe.
@@ -83,7 +83,8 @@ class Store {
   // Replaces the plan of this number. Does nothing for a job that is not in the store, because the
   // job was forgotten meanwhile.
   absl::Status WritePlan(const std::string& job, const v1::Plan& plan);
-  // Replaces the job's typical loads, as WritePlan. A crash meanwhile leaves those before.
+  // Replaces the job's typical loads, also unreadable ones. Does nothing for a job that is not in
+  // the store. A crash meanwhile leaves those before.
   absl::Status WriteTypicalLoads(const std::string& job, std::span<const TypicalLoad> loads);
   // Removes everything of the job but its audit events.
   absl::Status ForgetJob(const std::string& job);
@@ -101,9 +102,9 @@ class Store {
   absl::Status WriteWindows(std::span<const StoredWindow> windows);
   // By number, rising.
   absl::StatusOr<std::vector<StoredWindow>> ReadWindows() const;
-  // Deletes all windows if one is damaged, because nothing but the chart of the past needs them.
-  // Returns true if it did.
-  absl::StatusOr<bool> DropDamagedWindows();
+  // Deletes all windows if one is damaged, and likewise all typical loads: a job learns both again.
+  // Returns what it deleted; empty if nothing was damaged.
+  absl::StatusOr<std::string> DropDamagedHistory();
   // Checks that writes still reach the database that the next daemon will read; to be called once a
   // second. errors: Unavailable with what to do; writes are refused until the database is well
   // again.

@@ -215,16 +215,17 @@ absl::StatusOr<std::vector<TypicalLoad>> TypicalLoadsOf(const Row& row) {
   const int64_t num_layers = reader.Integer();
   const int64_t num_experts = reader.Integer();
   std::vector<TypicalLoad> loads;
-  for (size_t cell = 3; cell < row.size() && loads.size() < kMaxTypicalLoads; cell += 3) {
+  for (size_t cell = 3; cell < row.size() && loads.size() < kMaxTypicalLoads; cell += 4) {
     TypicalLoad& one = loads.emplace_back();
     one.num_steps = reader.Real();
     one.num_windows = reader.Real();
+    one.age = reader.Integer();
     EPLB_ASSIGN_OR_RETURN(Load load, LoadFromFloats(reader.Bytes(), num_layers, num_experts));
     one.load = std::make_shared<const Load>(std::move(load));
-    if (!(one.num_steps > 0 && one.num_steps < kMaxCount) ||
+    if (one.age < 0 || !(one.num_steps > 0 && one.num_steps < kMaxCount) ||
         !(one.num_windows > 0 && one.num_windows < kMaxCount)) {
       return DataLoss("a typical load stands for ", one.num_windows, " windows of ", one.num_steps,
-                      " steps");
+                      " steps, ", one.age, " windows ago");
     }
   }
   EPLB_RETURN_IF_ERROR(reader.Done("loads"));
@@ -320,6 +321,7 @@ Row RowOf(const std::string& job, std::span<const TypicalLoad> loads) {
   for (const TypicalLoad& one : loads) {
     row.emplace_back(std::bit_cast<int64_t>(one.num_steps));
     row.emplace_back(std::bit_cast<int64_t>(one.num_windows));
+    row.emplace_back(one.age);
     row.emplace_back(sqlite::Bytes{FloatsOf(*one.load)});
   }
   return row;

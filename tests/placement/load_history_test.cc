@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "tests/placement/backtest/loads.h"
@@ -61,16 +62,40 @@ TEST(LoadHistoryTest, LoadsThatTakeTurnsStayApartHoweverLongTheirTurns) {
   EXPECT_GT(second, first) << "the newer turns count more";
 }
 
-TEST(LoadHistoryTest, WeightHalvesWith128WindowsAndAQuarterIsForgotten) {
+TEST(LoadHistoryTest, WeightHalvesWith128WindowsAndAnOutlierIsForgotten) {
   LoadHistory history;
-  Add(history, HotWindow(0));
-  for (int i = 0; i < 128; ++i) Add(history, HotWindow(8));
-  ASSERT_EQ(*history.loads().front().load, *HotWindow(0).load);
-  EXPECT_THAT(history.loads().front().num_windows, DoubleNear(0.5, 1e-9));
-  for (int i = 0; i < 129; ++i) Add(history, HotWindow(8));
+  for (int i = 0; i < 20; ++i) Add(history, HotWindow(0));
+  Add(history, HotWindow(4));
+  const auto has = [&history](int32_t cold) {
+    return std::ranges::any_of(history.loads(), [cold](const TypicalLoad& one) {
+      return one.load->ToDouble()(0, cold) == 100 && one.load->ToDouble()(0, cold + 4) > 100;
+    });
+  };
+  for (int i = 0; i < 31; ++i) Add(history, HotWindow(8));
+  EXPECT_TRUE(has(0)) << "31 windows ago";
+  for (int i = 0; i < 6; ++i) Add(history, HotWindow(8));
+  EXPECT_FALSE(has(0)) << "one window in the last 32";
+  double windows = 0;
   for (const TypicalLoad& one : history.loads()) {
-    EXPECT_EQ(one.load->ToDouble()(0, 0), 100) << "of the newer loads";
+    if (one.load->ToDouble()(0, 0) > 100) windows += one.num_windows;
   }
+  EXPECT_THAT(windows, DoubleNear(19 * std::exp2(-48 / 128.0), 4)) << "20 windows stay";
+}
+
+TEST(LoadHistoryTest, AStartThatDoesNotReturnLeavesRoomForLoadsThatDo) {
+  LoadHistory history;
+  for (int32_t i = 0; i < 6; ++i) {  // far from each other and from what follows
+    LoadMatrix counts = LoadMatrix::Constant(2, 16, 1);
+    counts.col(i) = 100'000;
+    Add(history, {std::make_shared<const Load>(Load::FromCounts(counts).value())});
+  }
+  for (int window = 0; window < 120; ++window) Add(history, HotWindow(window / 4 % 2 * 8));
+  double apart = 0;
+  for (const TypicalLoad& one : history.loads()) {
+    const RealMatrix tokens = one.load->ToDouble();
+    if (tokens(0, 0) == 100 || tokens(0, 8) == 100) apart += one.num_windows;
+  }
+  EXPECT_GT(apart, 50) << "no mean of both";
 }
 
 TEST(LoadHistoryTest, AnotherShapeBeginsAnewAndAWindowWithoutTokensIsIgnored) {

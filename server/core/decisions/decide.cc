@@ -30,10 +30,6 @@
 namespace eplb::core {
 namespace {
 
-// A crash loses the loads since the last write, a drain none. A write is up to a megabyte for 58
-// layers of 256 experts.
-constexpr absl::Duration kLoadHistoryEvery = absl::Minutes(10);
-
 bool IsDue(const State& state, const Job& job) {
   if (!MayDecide(state, job, /*behind_chunk=*/true).ok()) return false;
   const int64_t step = job.windows.complete.back().last_step;
@@ -198,10 +194,9 @@ void TakeState(DecisionContext& context, const PlannerOutcome& planned, Job& job
   decisions.chooser = {.state = planned.state, .last_step = job.solving.last_step};
   if (planned.state == nullptr) return;
   decisions.load_history = planned.state->history;
-  if (decisions.load_history.loads().size() > 1 &&
-      context.now - decisions.load_history_stored >= kLoadHistoryEvery) {
-    StoreLoadHistory(context, job);
-  }
+  StoredHistory& stored = decisions.stored_history;
+  stored.changed = decisions.load_history.loads().size() > 1;
+  if (context.now - stored.at >= stored.wait) StoreLoadHistory(context, job);
 }
 
 // Keeps the windows that the answer goes by, and what the planner has learned.

@@ -207,7 +207,8 @@ absl::StatusOr<CandidateDecision> EvaluateCandidate(const CandidateInput& questi
                                  .split = question.split,
                                  .recent = question.recent,
                                  .predictions = question.predictions,
-                                 .measured = question.measured_balancedness};
+                                 .measured = question.measured_balancedness,
+                                 .load_of = question.load_of};
   EPLB_ASSIGN_OR_RETURN(const RebalanceDecision judged, EvaluateRebalance(rebalance));
   EPLB_RETURN_IF_ERROR(NoteFigures(rebalance, judged, within_budget, decision));
   if (within_budget.moves.empty()) {

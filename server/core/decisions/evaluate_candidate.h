@@ -45,6 +45,7 @@ struct CandidateInput {
   // Split that the run registered, and with kBatch the windows whose sum is `load`.
   SplitMode split = SplitMode::kEqual;
   std::span<const Load> recent = {};
+  const char* load_of = "these steps";  // see RebalanceInput
 };
 
 struct CandidateDecision {

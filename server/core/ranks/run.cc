@@ -180,6 +180,7 @@ void EndRun(DecisionContext& context, Job& job, v1::RunEnding how, const std::st
                        job.candidate->num_hello < job.candidate->world_size();
   if (gathers) StartCandidate(context, job);
   if (!BelongsInStore(job)) return;
+  StoreLoadHistory(context, job);
   if (how == v1::RUN_ENDING_LOST) {
     job.store.due = true;  // a Tick is about all jobs: it stores last
   } else {

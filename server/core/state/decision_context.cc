@@ -207,11 +207,12 @@ void StoreJob(DecisionContext& context, Job& job, std::optional<DoneRequest> don
 }
 
 void StoreLoadHistory(DecisionContext& context, Job& job) {
+  StoredHistory& stored = job.decisions.stored_history;
+  if (!stored.changed) return;
   const std::span<const TypicalLoad> loads = job.decisions.load_history.loads();
-  if (!job.settings.policy.chooses || loads.empty()) return;
   context.decision.effects.emplace_back(
       StoreTypicalLoads{.job = job.name, .loads = {loads.begin(), loads.end()}});
-  job.decisions.load_history_stored = context.now;
+  stored = {.at = context.now, .wait = std::min(2 * stored.wait, kMostBetweenHistories)};
 }
 
 void StoreJobIfDue(DecisionContext& context, Job& job) {

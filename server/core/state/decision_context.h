@@ -79,7 +79,9 @@ void StoreJobIfChanged(DecisionContext& context, Job& job);
 // At the end of a decision about this job alone: writes what it changed and has not written, and
 // hands the memory to the ranks.
 void StoreJobIfDue(DecisionContext& context, Job& job);
-// Writes the typical loads of a job whose policy uses them. A failure loses nothing else.
+// Writes the typical loads of a job if they have changed. A failure loses nothing else. A crash
+// loses the windows since then, of ten minutes at most; the end of a run and a drain lose none.
+inline constexpr absl::Duration kMostBetweenHistories = absl::Minutes(10);
 void StoreLoadHistory(DecisionContext& context, Job& job);
 // No write of this job may come before the answers to what is in flight.
 bool MayStore(const Job& job);

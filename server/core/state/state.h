@@ -279,6 +279,13 @@ struct Chooser {
   int64_t last_step = -1;                     // last step of the newest window that it knows
 };
 
+// When the load history was written last, and how long the next write waits for.
+struct StoredHistory {
+  bool changed = false;  // since then
+  absl::Time at = absl::InfinitePast();
+  absl::Duration wait = absl::Minutes(1);
+};
+
 // A decision takes effect in the middle of the window that follows: the next one is the first whole
 // window under it.
 inline constexpr int32_t kWindowsToSwitch = 1;
@@ -380,7 +387,7 @@ struct Decisions {
   BackOff back_off;
   Chooser chooser;
   LoadHistory load_history;  // windows of all runs
-  absl::Time load_history_stored = absl::InfinitePast();
+  StoredHistory stored_history;
   PredictionRecord predictions = NewPredictions();
   v1::PredictionCounts prediction_counts;  // since the daemon started
   std::deque<MeasuredPause> pauses;        // pauses of the newest chunks

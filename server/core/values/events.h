@@ -117,7 +117,7 @@ struct StorePlan {  // written; replaces the plan of this number. Like a Record,
   std::string job;  // nothing
   v1::Plan plan;
 };
-struct StoreTypicalLoads {  // replaces those of the job, as a StorePlan
+struct StoreTypicalLoads {  // written in place of the job's; its failure stops nothing
   std::string job;
   std::vector<TypicalLoad> loads;
 };

@@ -232,6 +232,7 @@ bool CoreHarness::Execute(const Effect& effect) {
     plans_.insert_or_assign(static_cast<int64_t>(plan->plan.plan()), plan->plan);
   } else if (const auto* loads = std::get_if<StoreTypicalLoads>(&effect)) {
     typical_loads_ = loads->loads;
+    ++typical_load_writes_;
   } else if (const auto* forget = std::get_if<Forget>(&effect)) {
     if (forget->required && !store_works) {
       Handle(StoreFailed{forget->job, absl::UnavailableError("disk full")});

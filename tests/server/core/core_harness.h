@@ -104,9 +104,9 @@ class CoreHarness {
   // By index of the Event: the processor time that one held the core's lock without a pause.
   const std::map<size_t, absl::Duration>& longest_holds() const { return longest_holds_; }
   const std::vector<PastWindow>& past_windows() const { return past_windows_; }
-  const std::vector<TypicalLoad>& typical_loads() const {
-    return typical_loads_;
-  }  // newest written
+  // Newest ones written, and how often they were.
+  const std::vector<TypicalLoad>& typical_loads() const { return typical_loads_; }
+  size_t typical_load_writes() const { return typical_load_writes_; }
 
   bool store_works = true;
   bool term_store_works = true;
@@ -133,6 +133,7 @@ class CoreHarness {
   std::vector<Record> records_;
   std::vector<PastWindow> past_windows_;
   std::vector<TypicalLoad> typical_loads_;
+  size_t typical_load_writes_ = 0;
   std::map<size_t, absl::Duration> longest_holds_;
   std::optional<Solve> pending_solve_;
   std::optional<SolveStarted> solve_started_;  // not told yet

@@ -3,10 +3,14 @@
 
 #include <filesystem>
 #include <map>
+#include <memory>
+#include <span>
 
 #include "absl/strings/str_cat.h"
 
+#include "server/store/keys.h"
 #include "server/store/sqlite.h"
+#include "server/store/sqlite_rows.h"
 #include "tests/server/store/folder.h"
 #include "tests/server/store/store_contract.h"
 
@@ -109,6 +113,49 @@ TEST_F(SqliteStoreTest, ADamagedWindowCostsTheWindowsAlone) {
     ASSERT_TRUE(store->WriteWindows(std::vector{WindowOf("a", 3)}).ok());
   }
   EXPECT_EQ((*MakeSqliteStore(path_))->opening_note(), "");
+}
+
+TEST_F(SqliteStoreTest, DamagedTypicalLoadsCostNothingElse) {
+  const TypicalLoad one{.load = std::make_shared<const Load>(
+                            Load::FromCounts(LoadMatrix::Constant(2, 4, 3)).value())};
+  // A row that was altered, and one of another format.
+  const std::string other = sqlite::RowToBytes({std::string("a"), int64_t{2}});
+  for (const std::string& value : {std::string(1, '\0'), other}) {
+    std::unique_ptr<Store> written = *MakeSqliteStore(path_);
+    ASSERT_TRUE(written->WriteJob(JobOf("a", 4)).ok());
+    ASSERT_TRUE(written->WriteWindows(std::vector{WindowOf("a", value.size() + 1)}).ok());
+    ASSERT_TRUE(written->WriteTypicalLoads("a", std::span(&one, 1)).ok());
+    written.reset();
+    absl::StatusOr<sqlite::Connection> file = sqlite::Connection::Open(path_, false);
+    if (value == other) {
+      ASSERT_TRUE(sqlite::PutRow(*file, PartKey(TypicalLoadsKey("a"), 1, 0), other).ok());
+    } else {
+      ASSERT_TRUE(
+          file->Execute("UPDATE rows SET value = x'00' WHERE key LIKE 'typical_loads/%'").ok());
+    }
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+    EXPECT_THAT(store->opening_note(), HasSubstr("typical loads of jobs were damaged and"));
+    EXPECT_EQ(store->ReadJobs()->front().version, 4);
+    EXPECT_TRUE(store->ReadJobs()->front().typical_loads.empty());
+    EXPECT_FALSE(store->ReadWindows()->empty());
+  }
+}
+
+TEST_F(SqliteStoreTest, TypicalLoadsOfAWriteThatDidNotEndLeaveThoseBefore) {
+  const TypicalLoad one{.load = std::make_shared<const Load>(
+                            Load::FromCounts(LoadMatrix::Constant(2, 4, 3)).value())};
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+    ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
+    ASSERT_TRUE(store->WriteTypicalLoads("a", std::span(&one, 1)).ok());
+  }
+  sqlite::Connection file = *sqlite::Connection::Open(path_, false);
+  ASSERT_TRUE(sqlite::PutRow(file, PartKey(TypicalLoadsKey("a"), 2, 0), "the first part").ok());
+  const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+  EXPECT_EQ(store->opening_note(), "");
+  EXPECT_EQ(store->ReadJobs()->front().typical_loads.size(), 1u);
+  ASSERT_TRUE(store->WriteTypicalLoads("a", std::vector{one, one}).ok());
+  EXPECT_EQ(store->ReadJobs()->front().typical_loads.size(), 2u);
 }
 
 TEST_F(SqliteStoreTest, AMissingFolderIsUnavailable) {

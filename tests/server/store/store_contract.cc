@@ -170,7 +170,8 @@ TEST_P(StoreContractTest, TypicalLoadsComeBackAsWrittenUntilTheJobIsForgotten) {
     counts(0, 0) = first;
     return TypicalLoad{.load = std::make_shared<const Load>(Load::FromCounts(counts).value()),
                        .num_steps = 12.5,
-                       .num_windows = num_windows};
+                       .num_windows = num_windows,
+                       .age = 3};
   };
   const auto read = [this] { return store_->ReadJobs()->front().typical_loads; };
   const std::vector<TypicalLoad> one = {typical(1 << 20, 1)};
@@ -185,6 +186,7 @@ TEST_P(StoreContractTest, TypicalLoadsComeBackAsWrittenUntilTheJobIsForgotten) {
   EXPECT_EQ(read()[1].num_windows, 70);
   EXPECT_EQ(read()[1].num_steps, 12.5);
   EXPECT_TRUE((read()[1].load->ToDouble() == two[1].load->ToDouble()).all());
+  EXPECT_EQ(read()[1].age, 3);
   ASSERT_TRUE(store_->ForgetJob("a").ok());
   ASSERT_TRUE(store_->WriteJob(JobOf("a", 2)).ok());
   EXPECT_TRUE(read().empty());

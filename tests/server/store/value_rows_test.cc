@@ -103,12 +103,13 @@ TEST(ValueRowsTest, TypicalLoadsThatNoDaemonWritesAreRefused) {
   EXPECT_EQ(with(3, std::bit_cast<int64_t>(std::numeric_limits<double>::quiet_NaN())).code(),
             absl::StatusCode::kDataLoss);
   EXPECT_EQ(with(4, int64_t{0}).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(with(5, sqlite::Bytes{std::string(32, '\0')}),
+  EXPECT_EQ(with(5, int64_t{-1}).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with(6, sqlite::Bytes{std::string(32, '\0')}),
             absl::DataLossError("a typical load: it has no tokens"));
-  EXPECT_EQ(with(5, sqlite::Bytes{std::string(32, '\xff')}).code(), absl::StatusCode::kDataLoss);
-  EXPECT_EQ(with(5, std::string("text")).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with(6, sqlite::Bytes{std::string(32, '\xff')}).code(), absl::StatusCode::kDataLoss);
+  EXPECT_EQ(with(6, std::string("text")).code(), absl::StatusCode::kDataLoss);
   sqlite::Row longer = row;
-  for (size_t i = 0; i < 3 * kMaxTypicalLoads; ++i) longer.push_back(row[3 + i % 3]);
+  for (size_t i = 0; i < 4 * kMaxTypicalLoads; ++i) longer.push_back(row[3 + i % 4]);
   EXPECT_EQ(TypicalLoadsOf(longer).status().code(), absl::StatusCode::kDataLoss) << "too many";
 }
 

@@ -137,18 +137,22 @@ TEST(AutoDecisionsTest, TypicalLoadsSurviveTheDaemon) {
   SwitchAll(job);
   TrainWindow(job, 1);
   EXPECT_EQ(job.daemon.typical_loads().size(), 2u);
-  TrainWindow(job, 2, 599);
-  EXPECT_EQ(job.daemon.typical_loads().size(), 2u) << "ten minutes are not over";
+  TrainWindow(job, 2, 119);
+  EXPECT_EQ(job.daemon.typical_loads().size(), 2u) << "two minutes are not over";
   TrainWindow(job, 3);
   EXPECT_EQ(job.daemon.typical_loads().size(), 4u);
   TrainWindow(job, 4);
   job.daemon.Handle(DrainRequested{absl::Seconds(10)});
   EXPECT_EQ(job.daemon.typical_loads().size(), 5u);
+  const size_t writes = job.daemon.typical_load_writes();
+  job.daemon.Restart();
+  job.daemon.Handle(DrainRequested{absl::Seconds(10)});
+  EXPECT_EQ(job.daemon.typical_load_writes(), writes) << "nothing has changed";
   job.daemon.Restart();
   job.ConnectAll();
   TrainWindow(job, 5);
-  job.daemon.Handle(DrainRequested{absl::Seconds(10)});
-  EXPECT_EQ(job.daemon.typical_loads().size(), 6u) << "goes on from those in the store";
+  job.FinishAll();
+  EXPECT_EQ(job.daemon.typical_loads().size(), 6u) << "the run has ended";
 }
 
 TEST(AutoDecisionsTest, BackingOffSkipsDecisionsAndNoWindowsOfTheBackTest) {
