@@ -94,6 +94,35 @@ def plan_for(name: str, load: np.ndarray, request: Request, settings: Settings) 
                           allow_duplicates=True).physical_to_logical_map
 
 
+def useful_plan(name: str, load: np.ndarray, request: Request, settings: Settings) -> Optional[np.ndarray]:
+    """Returns plan_for, with the incumbent's layer where the plan does not lower the largest GPU load: the mean over the
+    profiles and the measured load, if there are profiles. None if no layer is left. If expert groups must stay on a node, which
+    those of an incumbent may not, only layers without tokens keep it. request.incumbent: complete, or None."""
+    slots = plan_for(name, load, request, settings)
+    if request.incumbent is None:
+        return slots
+    given = _loads(name, load, settings.profiles)
+    loads, weights = np.array(given.get("loads", [load]), np.float64), np.array(given.get("weights", [1.0]))
+    before, after = (_unevenness(each, loads, weights, request.num_gpus) for each in (request.incumbent, slots))
+    useful = before > 0 if request.hierarchical and request.num_nodes > 1 else after < before * (1 - 1e-9)
+    moves = useful & (slots != request.incumbent).any(axis=1)
+    return np.where(moves[:, None], slots, request.incumbent) if moves.any() else None
+
+
+def _unevenness(slots: np.ndarray, loads: np.ndarray, weights: np.ndarray, num_gpus: int) -> np.ndarray:
+    """Returns [layers], the weighted sum over loads [loads, layers, experts] of a layer's largest GPU load / its load."""
+    tokens = np.take_along_axis(loads / _replica_counts(slots, loads.shape[2]), slots[None], axis=2)
+    peaks = tokens.reshape(*tokens.shape[:2], num_gpus, -1).sum(axis=3).max(axis=2)
+    return weights @ (peaks / np.maximum(loads.sum(axis=2), np.finfo(float).tiny))
+
+
+def _replica_counts(slots: np.ndarray, experts: int) -> np.ndarray:
+    """Returns [layers, experts]."""
+    counts = np.zeros((slots.shape[0], experts), np.int64)
+    np.add.at(counts, (np.arange(slots.shape[0])[:, None], slots), 1)
+    return counts
+
+
 def _loads(name: str, load: np.ndarray, profiles: Optional[profile_files.Profiles]) -> Dict[str, Any]:
     """Returns arguments of placement.plan: the measured load, or the profiles with it."""
     if profiles is not None and profiles.loads.shape[1:] != load.shape:
@@ -113,8 +142,7 @@ def tensors_of(slots: np.ndarray, device: Any) -> Tuple[Any, Any, Any]:
     import torch
 
     rows = np.arange(slots.shape[0])[:, None]
-    counts = np.zeros((slots.shape[0], slots.max() + 1), np.int64)
-    np.add.at(counts, (rows, slots), 1)
+    counts = _replica_counts(slots, slots.max() + 1)
     by_expert = np.argsort(slots, axis=1, kind="stable")
     experts = np.take_along_axis(slots, by_expert, axis=1)
     ordinals = np.arange(slots.shape[1]) - (np.cumsum(counts, axis=1) - counts)[rows, experts]

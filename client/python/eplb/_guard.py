@@ -6,15 +6,16 @@ import dataclasses
 import inspect
 import io
 import logging
+import re
 import threading
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Set, Tuple
 
 import numpy as np
 
 from eplb import _engines, _library
 from eplb._agreement import Agreement, agreement_of, ranks_text
 from eplb._arguments import real
-from eplb.errors import Error, FailedPrecondition, InvalidArgument
+from eplb.errors import Error, FailedPrecondition, InvalidArgument, Unimplemented
 
 _logger = logging.getLogger("eplb")
 
@@ -23,14 +24,15 @@ _logger = logging.getLogger("eplb")
 class Engine:
     """How the guard reads an engine's requests and writes its answers. `arguments` are those of a request by their names.
 
-    name: of the engine, for messages. own: the function that the guard replaces. known: the lists of parameters that `own`
-    may have, each in the order of the first list, which has the names of `arguments`; the first two parameters are the load
-    and the number of slots. request: converts arguments to a load and a request. incumbent: returns the current
-    placement or None. answer: converts a complete map [layers, slots] to what the engine expects. group: returns the process
-    group whose ranks ask the same questions, or None if this process alone is asked.
+    name, version: of the engine, for messages. own: the function that the guard replaces. known: the lists of parameters that
+    `own` may have, "name" or "name=default", each in the order of the first list, which has the names of `arguments` and is
+    that of `version`; the first two parameters are the load and the number of slots. request: converts arguments to a load and
+    a request. incumbent: returns the current placement or None. answer: converts a complete map [layers, slots] to what the
+    engine expects. group: returns the process group whose ranks ask the same questions, or None if this process alone is asked.
     """
 
     name: str
+    version: str
     own: Callable[..., Any]
     known: Tuple[Tuple[str, ...], ...]
     request: Callable[..., Tuple[np.ndarray, _engines.Request]]
@@ -43,21 +45,25 @@ class Guard:
     """Answers an engine's requests.
 
     All ranks of the engine's group answer with rank 0's plan, or all keep the current placement: for a load without
-    tokens, and where rank 0 cannot plan, which is logged. If the plugin is missing on a rank, all ranks call the engine's own
-    function for the whole run. threads: safe; calls wait for each other, each for a bounded time (Agreement).
+    tokens, for a plan that lowers no layer's largest GPU load, and where rank 0 cannot plan, which is logged. If the plugin is
+    missing on a rank, all ranks call the engine's own function for the whole run. An engine that passes no current placement
+    is taken to use the last answer for the same shape. threads: safe; calls wait for each other, each for a bounded time
+    (Agreement).
     """
 
     def __init__(self, engine: Engine, settings: _engines.Settings, timeout: Any) -> None:
-        """Checks the library and the parameters of `engine.own`. A rank where a check fails logs it, and takes part in the
-        agreement without planning. errors: InvalidArgument for a setting."""
+        """Checks the library and the parameters of `engine.own`. A rank without the library logs the reason, and takes part in
+        the agreement without planning. errors: InvalidArgument for a setting; Unimplemented for other parameters."""
         self._engine, self.own = engine, engine.own
         self._settings = settings
         self._timeout = real("timeout", timeout)
         if not 0 < self._timeout < float("inf"):
             raise InvalidArgument(f"timeout is {self._timeout:g}, expected seconds above 0")
-        self._parameters, self._obstacle = self._check()
+        self._parameters = _known_parameters(engine)
+        self._obstacle = _obstacle()
         self._lock = threading.Lock()
-        self._told: Optional[type] = None
+        self._told: Set[str] = set()  # failures since the last plan
+        self._last: Dict[Any, np.ndarray] = {}  # answers by shape
         self._uses_own = False
         if self._obstacle:
             self._log(f"this rank cannot plan: {self._obstacle}. Rank 0 of its group plans for all ranks; if this is rank 0, "
@@ -74,24 +80,12 @@ class Guard:
             slots = self._kept(arguments)
         if slots is None:
             return self._without_incumbent(arguments, given, named)
+        self._last[self._shape(arguments, slots)] = slots.copy()
         return self._engine.answer(slots, arguments)
-
-    def _check(self) -> Tuple[Tuple[str, ...], str]:
-        """Returns the parameters of the engine's function, and the reason why this rank cannot plan or ""."""
-        names = self._engine.known[0]
-        try:
-            found = tuple(inspect.signature(self._engine.own).parameters)
-            if found not in self._engine.known:
-                return names, (f"{self._engine.name}'s rebalance_experts has the parameters {', '.join(found)}, expected "
-                               f"{', '.join(names)}")
-            _library.load()
-        except Exception as error:
-            return names, _line(error)
-        return found, ""
 
     def _arguments(self, given: Tuple[Any, ...], named: Dict[str, Any]) -> Dict[str, Any]:
         """Returns arguments by their names in `known[0]`. Unknown ones stay among them, for `request` to refuse."""
-        ours = dict(zip(self._parameters, self._engine.known[0]))
+        ours = dict(zip(self._parameters, _names(self._engine.known[0])))
         found = {ours[theirs]: value for theirs, value in zip(self._parameters, given)}
         found.update({ours.get(name, name): value for name, value in named.items()})
         return found if len(given) <= len(ours) else {**found, "*": given[len(ours):]}
@@ -131,20 +125,20 @@ class Guard:
         except Exception as error:
             self._log_failure("the placement stays as it is", error)
             return None
-        if slots is not None and self._told is not None:
+        if slots is not None and self._told:
             self._log("balances again")
-            self._told = None
+            self._told.clear()
         return slots
 
     def _plan(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
-        """Returns a new placement, None for a load without tokens. errors: whatever keeps this rank from planning."""
+        """Returns a new placement, None to keep the current one. errors: whatever keeps this rank from planning."""
         if self._obstacle:
             raise FailedPrecondition(self._obstacle)
         load, request = self._engine.request(**arguments)
         if not load.any():
             return None
-        request = dataclasses.replace(request, incumbent=self._engine.incumbent(arguments))
-        return _engines.plan_for(self._engine.known[0][0], load, request, self._settings)
+        request = dataclasses.replace(request, incumbent=self._current(arguments))
+        return _engines.useful_plan(self._engine.known[0][0], load, request, self._settings)
 
     def _read(self, answer: bytes, arguments: Dict[str, Any]) -> np.ndarray:
         """Returns the placement that rank 0 published. errors: FailedPrecondition if this rank was asked for another shape."""
@@ -155,11 +149,21 @@ class Guard:
                                      f"{shape[1]} slots in layers and experts {list(shape[0])}")
         return slots
 
+    def _current(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
+        """Returns a copy of the current placement, None if it is unknown or not complete, as while an engine grows or shrinks.
+        errors: those of the engine's `incumbent`; InvalidArgument for other things than integers."""
+        incumbent = self._engine.incumbent(arguments)
+        if incumbent is None:
+            incumbent = self._last.get(self._shape(arguments, np.empty((0, 0))))
+        if incumbent is None:
+            return None
+        slots = np.array(_engines.slots_of(incumbent))
+        return slots if _engines.is_complete(slots, *self._shape(arguments, slots)) else None
+
     def _kept(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
-        """Returns the current placement, None if it is unknown or not complete, as while an engine grows or shrinks."""
+        """Returns _current, None after an error."""
         try:
-            slots = np.array(_engines.slots_of(self._engine.incumbent(arguments)))
-            return slots if _engines.is_complete(slots, *self._shape(arguments, slots)) else None
+            return self._current(arguments)
         except Exception:
             return None
 
@@ -183,13 +187,41 @@ class Guard:
         return (slots.shape[0], int(slots.max(initial=-1)) + 1), slots.shape[1]
 
     def _log_failure(self, consequence: str, error: Exception) -> None:
-        """Logs an error, unless the last failure before the next plan was of the same kind."""
-        if type(error) is not self._told:
-            self._log(f"{consequence}: {_line(error)}")
-        self._told = type(error)
+        """Logs an error, unless one that differs in numbers at most was logged since the last plan."""
+        message = f"{consequence}: {_line(error)}"
+        reason = re.sub(r"[\d.]+", "", message)
+        if reason not in self._told:
+            self._log(message)
+        self._told.add(reason)
 
     def _log(self, message: str) -> None:
         _logger.warning("eplb.%s: %s", self._engine.name.lower(), message)
+
+
+def _known_parameters(engine: Engine) -> Tuple[str, ...]:
+    """Returns the names of the parameters of `engine.own`. errors: Unimplemented if they, their order or defaults are unknown."""
+    found = tuple(each.name if each.default is each.empty else f"{each.name}={each.default!r}"
+                  for each in inspect.signature(engine.own).parameters.values())
+    if found not in engine.known:
+        unknown, missing = ([each for each in some if each not in others] for some, others in
+                            ((found, engine.known[0]), (engine.known[0], found)))
+        differences = [f"{what} {', '.join(names)}" for what, names in (("unknown", unknown), ("missing", missing)) if names]
+        raise Unimplemented(f"{engine.name}'s rebalance_experts has other parameters than in {engine.name} {engine.version}: "
+                            f"{'; '.join(differences) or 'another order'} (docs/serving-engines.md lists the known versions)")
+    return _names(found)
+
+
+def _names(parameters: Tuple[str, ...]) -> Tuple[str, ...]:
+    return tuple(each.partition("=")[0] for each in parameters)
+
+
+def _obstacle() -> str:
+    """Returns the reason why this process cannot plan, or ""."""
+    try:
+        _library.load()
+    except Exception as error:
+        return _line(error)
+    return ""
 
 
 def _to_bytes(slots: Optional[np.ndarray]) -> bytes:

@@ -76,12 +76,12 @@ def register(policy: str = "incremental", effort: str = "default", incumbent: Op
     policy, effort, profiles: of make_hook. incumbent: returns the current placement; default: SGLang's global metadata.
     timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at most 8 of them.
     returns: the function in place. errors: FailedPrecondition if no SGLang with a load balancer can be imported;
-    InvalidArgument.
+    Unimplemented for a function with other parameters; InvalidArgument for a setting.
     """
     settings, algorithms = _engines.checked(policy, effort, profiles), _algorithms()
     own = getattr(algorithms.rebalance_experts, "_eplb_own", algorithms.rebalance_experts)
     location = algorithms.__name__.rpartition(".")[0] + ".expert_location"
-    guard = Guard(Engine("SGLang", own, _KNOWN, _request, lambda _: (incumbent or (lambda: _current(location)))(), _answer,
+    guard = Guard(Engine("SGLang", "0.5.23", own, _KNOWN, _request, lambda _: (incumbent or (lambda: _current(location)))(), _answer,
                          _group), settings, timeout)
 
     def hook(*given: Any, **named: Any) -> Tuple[Any, Any, Any]:

@@ -27,7 +27,7 @@ _ALGORITHM = "vllm.distributed.eplb.rebalance_algo"
 _POLICIES = "vllm.distributed.eplb.policy"
 _SHARED = ("weight", "num_replicas", "num_groups", "num_nodes")
 # vLLM 0.33.0, and before it passed the incumbent, and before it had policies.
-_KNOWN = ((*_SHARED, "num_ranks", "old_global_expert_indices"), (*_SHARED, "num_ranks"), (*_SHARED, "num_gpus"))
+_KNOWN = ((*_SHARED, "num_ranks", "old_global_expert_indices=None"), (*_SHARED, "num_ranks"), (*_SHARED, "num_gpus"))
 
 
 class EplbPolicy:
@@ -95,7 +95,7 @@ def register(policy: str = "incremental", effort: str = "default", name: str = "
         most 8 of them, which must be less than the engine's own time-outs. profiles: of make_policy.
     returns: the class. A vLLM without policies gets its function rebalance_experts replaced. errors: FailedPrecondition if no
     vLLM with a load balancer can be imported, and for an unknown name; Unimplemented for a policy
-        class with other abstract methods; InvalidArgument for a setting.
+    class with other abstract methods and for a function with other parameters; InvalidArgument for a setting.
     """
     try:
         policies = importlib.import_module(_POLICIES)
@@ -129,7 +129,7 @@ def _guarded(installed: Any, policy: str, effort: str, returns: Optional[str], t
              profiles: Any) -> Type[EplbPolicy]:
     own: Callable[..., Any] = installed.own if isinstance(installed, Guard) else installed
     chosen = make_policy(policy, effort, returns or _returns_of(own), profiles)
-    engine = Engine("vLLM", own, _KNOWN, _request, lambda arguments: arguments.get("old_global_expert_indices"),
+    engine = Engine("vLLM", "0.33.0", own, _KNOWN, _request, lambda arguments: arguments.get("old_global_expert_indices"),
                     chosen._answer, _group)
     chosen.rebalance_experts = Guard(engine, chosen._settings(), timeout)  # type: ignore[method-assign]
     return chosen

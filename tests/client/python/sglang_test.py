@@ -119,6 +119,20 @@ class RegisterTest(unittest.TestCase):
                 self.assertIn(message, log.output[0])
             self.ask()
 
+    def test_without_metadata_the_incumbent_is_the_last_answer(self):
+        self.location.metadata = None
+        eplb.sglang.register()
+        first = self.ask()[0]
+        for changed in ({}, {"load": [0] * 8}, {"num_nodes": 0}):
+            self.assertTrue(torch.equal(self.ask(**changed)[0], first))
+
+    def test_a_function_with_other_parameters_is_refused_and_stays(self):
+        own = self.algorithms.rebalance_experts = lambda tokens_per_expert, num_physical_experts, algorithm: None
+        with self.assertRaisesRegex(eplb.Unimplemented, "^SGLang's rebalance_experts has other parameters than in SGLang 0.5.23: "
+                                    "missing num_local_physical_experts, num_groups, num_nodes "):
+            eplb.sglang.register()
+        self.assertIs(self.algorithms.rebalance_experts, own)
+
     def test_without_sglang_it_says_so(self):
         engine_stand_ins.remove()
         with self.assertRaisesRegex(eplb.FailedPrecondition, "^no SGLang with a load balancer here: No module named 'sglang'"):

@@ -3,13 +3,16 @@
 import abc
 import subprocess
 import sys
+import tempfile
 import unittest
+import unittest.mock
 
 import torch
 
 import engine_stand_ins
 import eplb
 import eplb.vllm
+from eplb import _library, profiles
 from engines import CASES, check_maps, check_nodes, check_slots, peaks, reference_peaks, weight_of
 
 
@@ -141,11 +144,52 @@ class RegisterTest(unittest.TestCase):
         policy = eplb.vllm.register(policy="balanced")
         self.assertTrue(torch.equal(policy.rebalance_experts(0 * LOAD, 12, 1, 1, 4, START), START))
 
+    def test_a_layer_moves_only_if_its_largest_gpu_load_falls(self):
+        load, even = torch.cat([LOAD, 0 * LOAD, LOAD]), torch.full((1, 8), 1000)
+        start = torch.arange(8).repeat(3, 1)
+        for name in ("balanced", "incremental", "deepseek"):
+            with self.subTest(name):
+                policy = eplb.vllm.register(policy=name)
+                moved = (policy.rebalance_experts(load, 8, 1, 1, 4, start) != start).any(dim=1)
+                self.assertEqual(moved.tolist(), [True, False, True])
+                # The order of experts in GPUs is of no use, nor is another one that is as even.
+                turned = torch.tensor([[1, 0, 7, 2, 5, 4, 3, 6]])
+                self.assertTrue(torch.equal(policy.rebalance_experts(even, 8, 1, 1, 4, turned), turned))
+
+    def test_a_layer_whose_groups_are_on_several_nodes_moves_although_it_is_even(self):
+        scattered = torch.tensor([[0, 4, 1, 5, 2, 6, 3, 7]])
+        slots = eplb.vllm.register().rebalance_experts(torch.full((1, 8), 1000), 8, 2, 2, 4, scattered)
+        check_nodes(self, slots, 8, 2, 2)
+
+    def test_profiles_decide_whether_a_layer_moves(self):
+        """The profile alone counts. The current placement is even for the measured load, and uneven for the profile."""
+        measured = torch.tensor([[90, 10, 80, 20, 70, 30, 60, 40]])
+        with tempfile.TemporaryDirectory() as folder:
+            path = f"{folder}/profiles.json"
+            profiles.write(path, [profiles.Profile("chat", [[90, 80, 70, 60, 40, 30, 20, 10]])], measured_weight=0)
+            policy = eplb.vllm.register(policy="balanced", profiles=path)
+            start = torch.arange(8)[None]
+            moved = policy.rebalance_experts(measured, 8, 1, 1, 4, start)
+            self.assertFalse(torch.equal(moved, start))
+            self.assertTrue(torch.equal(policy.rebalance_experts(measured, 8, 1, 1, 4, moved), moved))
+
+    def test_an_incumbent_that_is_not_passed_is_the_last_answer(self):
+        policy = eplb.vllm.register()
+        first = policy.rebalance_experts(LOAD, 12, 1, 1, 4)
+        handed = first.clone()
+        first.zero_()  # the map is the engine's
+        for load in (0 * LOAD, LOAD, -LOAD):
+            self.assertTrue(torch.equal(policy.rebalance_experts(load, 12, 1, 1, 4), handed))
+        check_slots(self, policy.rebalance_experts(LOAD.repeat(2, 1), 12, 1, 1, 4), 2, 8, 12)
+        self.assertTrue(torch.equal(policy.rebalance_experts(0 * LOAD, 12, 1, 1, 4), handed))  # each model has its own
+
     def test_what_cannot_be_planned_keeps_the_incumbent_and_is_logged_once(self):
         policy = eplb.vllm.register()
         good = (LOAD, 12, 1, 1, 4, START)
         for given, named, message in ((((LOAD / 0 * 0), *good[1:]), {}, "weight: layer 0 expert 0 is nan, expected tokens"),
                                       ((-LOAD, *good[1:]), {}, "weight: layer 0 expert 0 is -90000, expected tokens"),
+                                      ((LOAD[0], *good[1:]), {}, r"weight has shape \[8\], expected \[layers, experts\]"),
+                                      (("load", *good[1:]), {}, "weight: .*expected numbers"),
                                       ((LOAD, 12, 1, 0, 4, START), {}, "num_nodes is 0, expected at least 1"),
                                       ((LOAD, 12, 1, 1, 5, START), {}, "12 physical experts on 5 ranks: expected as many"),
                                       (good, {"speeds": 1}, "TypeError: _request.. got an unexpected keyword argument 'speeds'"),
@@ -157,6 +201,17 @@ class RegisterTest(unittest.TestCase):
                 self.assertRegex(log.output[0], f"eplb.vllm: the placement stays as it is: {message}")
             policy.rebalance_experts(*good)  # the next failure is logged again
 
+    def test_failures_that_alternate_are_logged_once_each(self):
+        policy = eplb.vllm.register()
+        nan = LOAD.double()
+        with self.assertLogs("eplb") as log:
+            for expert in range(8):
+                nan[0, expert] = float("nan")
+                nan[0, :expert] = 1
+                policy.rebalance_experts(nan, 12, 1, 1, 4, START)
+                policy.rebalance_experts(LOAD, 12, 1, 0, 4, START)
+        self.assertEqual(len(log.output), 2)
+
     def test_without_an_incumbent_to_keep_vllms_own_policy_answers(self):
         policy = eplb.vllm.register()
         own = engine_stand_ins.own_map(1, 8, 12)
@@ -165,16 +220,31 @@ class RegisterTest(unittest.TestCase):
         # vLLM's own fails for these groups.
         self.assertTrue(torch.equal(policy.rebalance_experts(0 * LOAD, 12, None, 1, 4), START))
 
-    def test_a_rank_that_cannot_plan_is_told_at_once_and_keeps(self):
+    def test_a_missing_library_is_told_at_once_and_the_incumbent_kept(self):
+        with unittest.mock.patch.object(_library, "load", side_effect=eplb.LibraryNotFound("EPLB_LIBRARY is /none")):
+            with self.assertLogs("eplb") as log:
+                policy = eplb.vllm.register()
+            self.assertRegex(log.output[0], "this rank cannot plan: EPLB_LIBRARY is /none")
+            with self.assertLogs("eplb"):
+                self.assertTrue(torch.equal(policy.rebalance_experts(LOAD, 12, 1, 1, 4, START), START))
+
+    def test_a_function_with_other_parameters_is_refused_and_stays(self):
         def renamed(load, num_replicas, num_groups, num_nodes, num_ranks, old_global_expert_indices=None):
             raise AssertionError("not called")
 
-        self.replace(renamed)
-        with self.assertLogs("eplb") as log:
-            policy = eplb.vllm.register()
-        self.assertRegex(log.output[0], "this rank cannot plan.*vLLM's rebalance_experts has the parameters load, num_replicas")
-        with self.assertLogs("eplb"):
-            self.assertTrue(torch.equal(policy.rebalance_experts(LOAD, 12, 1, 1, 4, START), START))
+        def more(weight, num_replicas, num_groups, num_nodes, num_ranks, old_global_expert_indices=None, speeds=None):
+            raise AssertionError("not called")
+
+        def swapped(weight, num_groups, num_replicas, num_nodes, num_ranks, old_global_expert_indices=None):
+            raise AssertionError("not called")
+
+        for function, difference in ((renamed, "unknown load; missing weight"), (more, "unknown speeds=None"),
+                                     (swapped, "another order"), (lambda *given: None, "unknown given; missing weight, .*")):
+            self.replace(function)
+            with self.assertRaisesRegex(eplb.Unimplemented, "^vLLM's rebalance_experts has other parameters than in vLLM 0.33.0: "
+                                        rf"{difference} \(docs/serving-engines.md lists the known versions\)$"):
+                eplb.vllm.register()
+            self.assertIs(self.policies["default"].rebalance_experts, function)
 
     def test_without_policies_the_function_is_replaced(self):
         def rebalance_experts(weight, num_replicas, num_groups, num_nodes, num_gpus):
