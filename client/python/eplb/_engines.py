@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Dict, Optional, Tuple
 
 import numpy as np
@@ -37,23 +37,30 @@ class Request:
 
 @dataclass(frozen=True)
 class Settings:
-    """How to plan. profiles: loads to plan for beside the one that the engine measured."""
+    """How to plan. profiles: loads to plan for beside the one that the engine measured. max_moves_per_gpu: experts that a GPU
+    receives from others in a layer, -1: as many as the policy finds useful."""
 
     policy: str
     effort: str
     profiles: Optional[profile_files.Profiles] = None
+    max_moves_per_gpu: int = -1
 
 
-def checked(policy: Any, effort: Any, profiles: Any = None) -> Settings:
+def checked(policy: Any, effort: Any, profiles: Any = None, max_moves_per_gpu: Any = -1) -> Settings:
     """profiles: path of a file, or None for that in the environment's EPLB_PROFILES. errors: InvalidArgument for a policy or an
-    effort that there is not, and for profiles that cannot be read or that the policy cannot plan for."""
-    settings = Settings(choice("policy", policy, POLICIES), choice("effort", effort, EFFORTS))
+    effort that there is not, and for a limit of moves without policy "incremental". Also for profiles that cannot be read or
+    that the policy cannot plan for."""
+    settings = Settings(choice("policy", policy, POLICIES), choice("effort", effort, EFFORTS),
+                        max_moves_per_gpu=integer("max_moves_per_gpu", max_moves_per_gpu))
+    if settings.max_moves_per_gpu < -1 or (settings.max_moves_per_gpu >= 0 and policy != "incremental"):
+        raise InvalidArgument(f"max_moves_per_gpu is {settings.max_moves_per_gpu}, expected -1, or at least 0 with policy "
+                              f"incremental")
     path = profiles or os.environ.get("EPLB_PROFILES")
     if not path:
         return settings
     if policy == "deepseek":
         raise InvalidArgument(f"{path}: policy deepseek plans for one load; use incremental or balanced with profiles")
-    return Settings(settings.policy, settings.effort, profile_files.read(path))
+    return replace(settings, profiles=profile_files.read(path))
 
 
 def counts_from(name: str, load: Any) -> np.ndarray:
@@ -91,6 +98,7 @@ def plan_for(name: str, load: np.ndarray, request: Request, settings: Settings) 
     return placement.plan(**_loads(name, load, settings.profiles), num_slots=request.num_slots, num_gpus=request.num_gpus,
                           num_nodes=nodes, num_groups=groups, hierarchy="strict" if request.hierarchical else "none",
                           policy=policy, effort=settings.effort, previous=incumbent,
+                          max_moves_per_gpu=-1 if incumbent is None else settings.max_moves_per_gpu,
                           allow_duplicates=True).physical_to_logical_map
 
 

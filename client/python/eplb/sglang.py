@@ -44,15 +44,16 @@ def rebalance_experts(tokens_per_expert: Any, num_physical_experts: int, num_loc
 
 
 def make_hook(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None,
-              profiles: Any = None) -> Hook:
+              profiles: Any = None, max_moves_per_gpu: int = -1) -> Hook:
     """Returns rebalance_experts with these settings. It plans in its own process and raises.
 
     policy: "incremental", "balanced" or "deepseek". effort: "default", "fast" or "thorough". incumbent: returns the current
         placement, [layers, num_physical_experts], or None; without one "incremental" is "balanced". profiles: path of a file of
-        eplb.profiles, whose loads the placement serves as well; default: EPLB_PROFILES of the environment.
+        eplb.profiles, whose loads the placement serves as well; default: EPLB_PROFILES of the environment. max_moves_per_gpu:
+        experts that a GPU receives from others in a layer at most, with "incremental" and an incumbent; -1: no limit.
     errors: InvalidArgument, also for such a file.
     """
-    settings = _engines.checked(policy, effort, profiles)
+    settings = _engines.checked(policy, effort, profiles, max_moves_per_gpu)
 
     def hook(tokens_per_expert: Any, num_physical_experts: int, num_local_physical_experts: int, num_groups: Optional[int],
              num_nodes: int, algorithm: Any) -> Tuple[Any, Any, Any]:
@@ -65,7 +66,7 @@ def make_hook(policy: str = "incremental", effort: str = "default", incumbent: O
 
 
 def register(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None,
-             timeout: float = 20.0, profiles: Any = None) -> Hook:
+             timeout: float = 20.0, profiles: Any = None, max_moves_per_gpu: int = -1) -> Hook:
     """Puts EPLB's hook in the place of SGLang's function, in this process. Every process must call it; a second call has no
     effect.
 
@@ -73,16 +74,16 @@ def register(policy: str = "incremental", effort: str = "default", incumbent: Op
     placement. If a process has not called register, all ranks use SGLang's own function. So do SGLang's elasticity_aware
     algorithms, which avoid dead ranks (docs/serving-engines.md).
 
-    policy, effort, profiles: of make_hook. incumbent: returns the current placement; default: SGLang's global metadata.
-    timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at most 8 of them.
+    policy, effort, profiles, max_moves_per_gpu: of make_hook. incumbent: returns the current placement; default: SGLang's
+    global metadata. timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at most 8 of them.
     returns: the function in place. errors: FailedPrecondition if no SGLang with a load balancer can be imported;
     Unimplemented for a function with other parameters; InvalidArgument for a setting.
     """
-    settings, algorithms = _engines.checked(policy, effort, profiles), _algorithms()
+    settings, algorithms = _engines.checked(policy, effort, profiles, max_moves_per_gpu), _algorithms()
     own = getattr(algorithms.rebalance_experts, "_eplb_own", algorithms.rebalance_experts)
     location = algorithms.__name__.rpartition(".")[0] + ".expert_location"
-    guard = Guard(Engine("SGLang", "0.5.23", own, _KNOWN, _request, lambda _: (incumbent or (lambda: _current(location)))(), _answer,
-                         _group), settings, timeout)
+    guard = Guard(Engine("SGLang", "0.5.23", own, _KNOWN, _request,
+                         lambda _: (incumbent or (lambda: _current(location)))(), _answer, _group), settings, timeout)
 
     def hook(*given: Any, **named: Any) -> Tuple[Any, Any, Any]:
         algorithm = named.get("algorithm", given[-1] if given else None)

@@ -35,13 +35,14 @@ class EplbPolicy:
     process and raises; register puts a class in vLLM's list that does not.
 
     policy: "incremental", "balanced" or "deepseek" (docs/serving-engines.md). effort, of "balanced": "default", "fast" or
-        "thorough". returns: result of rebalance_experts: "maps" or "map". profiles: of make_policy.
+        "thorough". returns: result of rebalance_experts: "maps" or "map". profiles, max_moves_per_gpu: of make_policy.
     """
 
     policy: str = "incremental"
     effort: str = "default"
     returns: str = "maps"
     profiles: Optional[Profiles] = None
+    max_moves_per_gpu: int = -1
 
     @classmethod
     def rebalance_experts(cls, weight: Any, num_replicas: int, num_groups: Optional[int], num_nodes: int, num_ranks: int,
@@ -61,7 +62,7 @@ class EplbPolicy:
 
     @classmethod
     def _settings(cls) -> _engines.Settings:
-        return _engines.Settings(cls.policy, cls.effort, cls.profiles)
+        return _engines.Settings(cls.policy, cls.effort, cls.profiles, cls.max_moves_per_gpu)
 
     @classmethod
     def _answer(cls, slots: np.ndarray, arguments: Dict[str, Any]) -> Union[Any, Tuple[Any, Any, Any]]:
@@ -71,19 +72,20 @@ class EplbPolicy:
 
 
 def make_policy(policy: str = "incremental", effort: str = "default", returns: str = "maps",
-                profiles: Any = None) -> Type[EplbPolicy]:
+                profiles: Any = None, max_moves_per_gpu: int = -1) -> Type[EplbPolicy]:
     """Returns an EplbPolicy with these settings, which plans in its own process and raises.
 
     profiles: path of a file of eplb.profiles, whose loads the placement serves as well; default: EPLB_PROFILES of the
-        environment. errors: InvalidArgument, also for such a file.
+        environment. max_moves_per_gpu: experts that a GPU receives from others in a layer at most, with "incremental" and
+        an incumbent; -1: no limit. errors: InvalidArgument, also for such a file.
     """
-    settings = _engines.checked(policy, effort, profiles)
+    settings = _engines.checked(policy, effort, profiles, max_moves_per_gpu)
     return type("EplbPolicy", (EplbPolicy,), {**vars(settings),
                                               "returns": choice("returns", returns, _RETURNS), "__module__": __name__})
 
 
 def register(policy: str = "incremental", effort: str = "default", name: str = "default", returns: Optional[str] = None,
-             timeout: float = 20.0, profiles: Any = None) -> Type[EplbPolicy]:
+             timeout: float = 20.0, profiles: Any = None, max_moves_per_gpu: int = -1) -> Type[EplbPolicy]:
     """Puts EPLB's policy in the place of one of vLLM's, in this process. Every worker must call it; a second call has no
     effect.
 
@@ -92,43 +94,44 @@ def register(policy: str = "incremental", effort: str = "default", name: str = "
 
     name: vLLM's policy that is replaced. returns: result that this vLLM expects, "maps" or "map"; default: by the annotation
         of the replaced policy. timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at
-        most 8 of them, which must be less than the engine's own time-outs. profiles: of make_policy.
+        most 8 of them, which must be less than the engine's own time-outs. policy, effort, profiles, max_moves_per_gpu: of
+        make_policy.
     returns: the class. A vLLM without policies gets its function rebalance_experts replaced. errors: FailedPrecondition if no
     vLLM with a load balancer can be imported, and for an unknown name; Unimplemented for a policy
     class with other abstract methods and for a function with other parameters; InvalidArgument for a setting.
     """
+    settings = {"policy": policy, "effort": effort, "profiles": profiles, "max_moves_per_gpu": max_moves_per_gpu}
     try:
         policies = importlib.import_module(_POLICIES)
     except ModuleNotFoundError as error:
         if error.name != _POLICIES:
             raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
-        return _replace_function(policy, effort, returns, timeout, profiles)
+        return _replace_function(returns, timeout, settings)
     if name not in policies.EPLB_POLICIES:
         raise FailedPrecondition(f"vLLM has no policy '{name}', it has {', '.join(sorted(policies.EPLB_POLICIES))}")
     asked = sorted(getattr(policies.AbstractEplbPolicy, "__abstractmethods__", ()))
     if asked != ["rebalance_experts"]:
         raise Unimplemented(f"vLLM's AbstractEplbPolicy asks for {', '.join(asked) or 'nothing'}: only rebalance_experts is "
                             f"known (docs/serving-engines.md)")
-    chosen = _guarded(policies.EPLB_POLICIES[name].rebalance_experts, policy, effort, returns, timeout, profiles)
+    chosen = _guarded(policies.EPLB_POLICIES[name].rebalance_experts, returns, timeout, settings)
     policies.EPLB_POLICIES[name] = chosen
     return chosen
 
 
-def _replace_function(policy: str, effort: str, returns: Optional[str], timeout: float, profiles: Any) -> Type[EplbPolicy]:
+def _replace_function(returns: Optional[str], timeout: float, settings: Dict[str, Any]) -> Type[EplbPolicy]:
     try:
         modules = [importlib.import_module(each) for each in (_ALGORITHM, _STATE)]
     except ModuleNotFoundError as error:
         raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
-    chosen = _guarded(modules[0].rebalance_experts, policy, effort, returns or "maps", timeout, profiles)
+    chosen = _guarded(modules[0].rebalance_experts, returns or "maps", timeout, settings)
     for module in modules:
         module.rebalance_experts = chosen.rebalance_experts  # type: ignore[attr-defined]
     return chosen
 
 
-def _guarded(installed: Any, policy: str, effort: str, returns: Optional[str], timeout: float,
-             profiles: Any) -> Type[EplbPolicy]:
+def _guarded(installed: Any, returns: Optional[str], timeout: float, settings: Dict[str, Any]) -> Type[EplbPolicy]:
     own: Callable[..., Any] = installed.own if isinstance(installed, Guard) else installed
-    chosen = make_policy(policy, effort, returns or _returns_of(own), profiles)
+    chosen = make_policy(returns=returns or _returns_of(own), **settings)
     engine = Engine("vLLM", "0.33.0", own, _KNOWN, _request, lambda arguments: arguments.get("old_global_expert_indices"),
                     chosen._answer, _group)
     chosen.rebalance_experts = Guard(engine, chosen._settings(), timeout)  # type: ignore[method-assign]

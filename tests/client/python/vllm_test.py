@@ -99,7 +99,10 @@ class MistakesTest(unittest.TestCase):
 
     def test_a_setting_that_there_is_not_is_named(self):
         for given, message in (({"policy": "auto"}, "^policy: 'auto', expected one of balanced, incremental, deepseek$"),
-                               ({"effort": "much"}, "^effort: 'much'"), ({"returns": "all"}, "^returns: 'all'")):
+                               ({"effort": "much"}, "^effort: 'much'"),
+                               ({"max_moves_per_gpu": -2}, "^max_moves_per_gpu is -2, expected -1, or at least 0 with policy"),
+                               ({"policy": "balanced", "max_moves_per_gpu": 1}, "^max_moves_per_gpu is 1, expected -1, or at"),
+                               ({"returns": "all"}, "^returns: 'all'")):
             with self.assertRaisesRegex(eplb.InvalidArgument, message):
                 eplb.vllm.make_policy(**given)
 
@@ -160,6 +163,14 @@ class RegisterTest(unittest.TestCase):
         scattered = torch.tensor([[0, 4, 1, 5, 2, 6, 3, 7]])
         slots = eplb.vllm.register().rebalance_experts(torch.full((1, 8), 1000), 8, 2, 2, 4, scattered)
         check_nodes(self, slots, 8, 2, 2)
+
+    def test_a_gpu_receives_no_more_experts_than_the_limit(self):
+        load, start = torch.arange(1, 65).flip(0)[None] ** 3, torch.arange(80)[None] % 64
+        for limit in (0, 1, 2):
+            policy = eplb.vllm.register(max_moves_per_gpu=limit)
+            slots = policy.rebalance_experts(load, 80, 1, 1, 8, start)
+            received = [len(set(after) - set(before)) for after, before in zip(slots.view(8, 10).tolist(), start.view(8, 10).tolist())]
+            self.assertEqual(max(received), limit)
 
     def test_profiles_decide_whether_a_layer_moves(self):
         """The profile alone counts. The current placement is even for the measured load, and uneven for the profile."""
