@@ -10,8 +10,8 @@ namespace eplb {
 namespace {
 
 constexpr double kHalfLife = 128;   // [windows]
-constexpr double kFewWindows = 4;   // of a load that is forgotten
-constexpr int64_t kOld = 32;        // [windows]
+constexpr double kFewWindows = 4;   // [windows] below it an old load is an outlier
+constexpr int64_t kOld = 16;        // [windows]
 constexpr double kNoTokens = 1e-6;  // below it a mean is 0: an expert that gets no tokens any more
 
 bool SameShape(const Load& a, const Load& b) {

@@ -30,7 +30,7 @@ class LoadHistory {
   explicit LoadHistory(std::vector<TypicalLoad> loads) : loads_(std::move(loads)) {}
 
   // Adds a window, whose weight halves with every 128 later ones. Beyond kMaxTypicalLoads a load is
-  // forgotten that stands for less than 4 windows, none of them among the newest 32: an outlier, or
+  // forgotten that stands for less than 4 windows, none of them among the newest 16: an outlier, or
   // part of a start that will not return. If there is none, the two most similar loads become one,
   // by the distance of scenario_medoids.h. A window of another shape than those before begins the
   // history anew. Windows without tokens are ignored. cost: O(kMaxTypicalLoads^2 * L * E).

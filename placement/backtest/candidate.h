@@ -77,7 +77,7 @@ struct ExpectedLoad {
     const bool each = split == SplitMode::kBatch || !scenarios.empty();
     return each ? std::span<const Load>(recent) : std::span<const Load>();
   }
-  // What it is the load of, for a reason.
+  // Names the load in a reason.
   const char* Name() const { return scenarios.empty() ? "these steps" : "the typical loads"; }
   // Steps that the peak loads of a job stand for.
   double StepsFor(SplitMode split) const { return Each(split).empty() ? num_steps : recent_steps; }

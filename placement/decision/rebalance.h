@@ -83,7 +83,7 @@ struct RebalanceInput {
   // Outcomes of earlier predictions. Null: the reason shows figures computed on `load`.
   const PredictionRecord* predictions = nullptr;
   double measured = 0;                  // balancedness, as in Forecast
-  const char* load_of = "these steps";  // what `load` is the load of, for the reason
+  const char* load_of = "these steps";  // name of `load` in the reason
 };
 
 // Evaluates the placement on the expected load, as the job splits tokens. errors: those of Evaluate

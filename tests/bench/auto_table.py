@@ -6,8 +6,8 @@ rows of a GPU takes that part of an even window. Split: tokens of an expert are 
 Net: seconds saved less seconds spent, as a part of the seconds without any move. The best candidate is the best replay of one candidate as
 a fixed policy (forecasts have no flag), or "do nothing".
 
-Needs numpy (in build/venv, from tests/environment). Exit 1 when `auto` is more than 2 points behind the best candidate or more than
-0.3 points below doing nothing in a row, or when less than 85 % of its predictions hold, over the rows of one price and split.
+Needs numpy (in build/venv, from tests/environment). Exit 1 when `auto` is in a row more than 2 points behind the best candidate or
+more than 0.3 points below doing nothing. Exit 1 also when less than 85 % of the predictions of one price and split hold.
 
   tests/bench/auto_table.py [--bin build/release/bin] [--windows 96] [--layers 3] [--price P].. [--split equal|batch]
                             [--trace FILE --slots S --gpus G] [REGIME ..]

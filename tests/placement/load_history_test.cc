@@ -71,15 +71,15 @@ TEST(LoadHistoryTest, WeightHalvesWith128WindowsAndAnOutlierIsForgotten) {
       return one.load->ToDouble()(0, cold) == 100 && one.load->ToDouble()(0, cold + 4) > 100;
     });
   };
-  for (int i = 0; i < 31; ++i) Add(history, HotWindow(8));
-  EXPECT_TRUE(has(0)) << "31 windows ago";
+  for (int i = 0; i < 15; ++i) Add(history, HotWindow(8));
+  EXPECT_TRUE(has(0)) << "15 windows ago";
   for (int i = 0; i < 6; ++i) Add(history, HotWindow(8));
-  EXPECT_FALSE(has(0)) << "one window in the last 32";
+  EXPECT_FALSE(has(0)) << "of the newest 16 none is like it";
   double windows = 0;
   for (const TypicalLoad& one : history.loads()) {
     if (one.load->ToDouble()(0, 0) > 100) windows += one.num_windows;
   }
-  EXPECT_THAT(windows, DoubleNear(19 * std::exp2(-48 / 128.0), 4)) << "20 windows stay";
+  EXPECT_THAT(windows, DoubleNear(19 * std::exp2(-32 / 128.0), 4)) << "20 windows stay";
 }
 
 TEST(LoadHistoryTest, AStartThatDoesNotReturnLeavesRoomForLoadsThatDo) {
