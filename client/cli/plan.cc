@@ -172,6 +172,7 @@ struct Asked {
   GpuSpeeds speeds;
   std::optional<wire::PlacementWithShares> previous;
   std::optional<SurvivalOptions> survival = {};
+  std::vector<int32_t> lost_gpus = {};
 
   PlanProblem problem(const std::string& split) const {
     return {.loads = loads,
@@ -179,7 +180,8 @@ struct Asked {
             .speeds = speeds,
             .previous = previous.has_value() ? &previous->placement : nullptr,
             .split = SplitModeOf(split),
-            .survival = survival};
+            .survival = survival,
+            .lost_gpus = lost_gpus};
   }
 };
 
@@ -195,6 +197,7 @@ absl::StatusOr<Asked> Read(const PlanOptions& options, std::string& notes) {
   EPLB_ASSIGN_OR_RETURN(std::optional<wire::PlacementWithShares> previous,
                         ReadPrevious(options.previous, topology));
   Asked asked{std::move(files), std::move(loads), topology, std::move(speeds), std::move(previous)};
+  EPLB_ASSIGN_OR_RETURN(asked.lost_gpus, ReadLostGpus(options.speeds));
   if (options.survive.has_value()) {
     const PolicyOptions policy = PolicyOptionsOf(options.frame);
     asked.survival = {.hierarchy = HierarchyInForce(options.frame, topology),
@@ -256,10 +259,10 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
   if (limit.has_value() && report.moves.max_per_gpu > *limit) {
     return absl::StrCat("warning: a GPU receives ", report.moves.max_per_gpu,
                         " experts in a layer, more than --max-moves-per-gpu ", *limit, ": ",
-                        options.speeds.unusable_gpus.empty()
-                            ? absl::StrCat("the placement in ", options.previous,
-                                           " breaks the constraints and is repaired first")
-                            : "the experts of unusable GPUs move first");
+                        report.loss.has_value()
+                            ? "the experts of unusable GPUs move first"
+                            : absl::StrCat("the placement in ", options.previous,
+                                           " breaks the constraints and is repaired first"));
   }
   const bool careful = limit.value_or(options.frame.policy.needs_previous ? 1 : 0) > 0;
   const BoundGaps& gap = report.scenarios.has_value() ? report.scenarios->gap : report.bound;
@@ -275,19 +278,18 @@ std::string Remark(const PlanOptions& options, const PlanReport& report) {
 Output RunLosses(const PlanOptions& options, const Terminal& terminal) {
   std::string notes;
   EPLB_ASSIGN_OR_RETURN(const LossAnswers answers, AsUsage(PlanLosses(options, notes)));
+  EPLB_ASSIGN_OR_RETURN(std::string text, options.format == Format::kJson
+                                              ? AsUsage(LossAnswersToJson(answers))
+                                              : LossAnswersToTable(answers, terminal));
   for (const LossAnswers::Answer& one : answers.answers) {
     if (options.out.empty()) break;
     std::error_code error;
     std::filesystem::create_directories(options.out, error);
     if (error) return absl::InternalError(absl::StrCat(options.out, ": ", error.message()));
-    const std::string name = absl::StrCat("without-gpu-", one.loss.gpus.front(), ".json");
-    EPLB_RETURN_IF_ERROR(WriteOutput((std::filesystem::path(options.out) / name).string(),
+    EPLB_RETURN_IF_ERROR(WriteOutput(absl::StrCat(options.out, "/without-gpu-", one.gpu, ".json"),
                                      wire::PlacementToJson(one.placement) + "\n"));
   }
-  return {kOk,
-          options.format == Format::kJson ? LossAnswersToJson(answers)
-                                          : LossAnswersToTable(answers, terminal),
-          notes};
+  return {kOk, std::move(text), notes};
 }
 
 // Reads the files, solves, writes --out, and returns text for stdout only after that. Exit 2 for
@@ -342,8 +344,8 @@ void AddLossOptions(Flags& flags, PlanOptions& options) {
               "Balancedness that --survive may take from a layer; 1: any [0.01]");
   flags.Needs("--survive");
   flags.Text("--without-gpus", "5,6|each", options.speeds.without_gpus,
-             "Repair --previous after the loss of these GPUs in the fewest copies; each: of every "
-             "single GPU, with --out a folder");
+             "Repair --previous after the loss of these GPUs in the fewest copies that the "
+             "hierarchy allows; each: of every single GPU, with --out a folder");
   flags.Excludes("--survive").Excludes("--policy");
 }
 

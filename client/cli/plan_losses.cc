@@ -12,30 +12,54 @@
 #include "client/cli/text.h"
 #include "proto/wire/placement_json.h"
 
-#include <nlohmann/json.hpp>
-
 namespace eplb::cli {
 namespace {
 
 constexpr size_t kMaxExpertsNamed = 12;
+constexpr size_t kMostJson = size_t{256} << 20;
 
 std::string FiguresToJson(const Evaluation& evaluation) {
-  const auto figure = [](const std::optional<double>& value) {
-    return value ? nlohmann::json(*value).dump() : std::string("null");
-  };
-  return absl::StrCat("{\"mean\":", figure(evaluation.mean_balancedness),
-                      ",\"min\":", figure(evaluation.min_balancedness), "}");
+  return absl::StrCat("{\"mean\":", Number(evaluation.mean_balancedness),
+                      ",\"min\":", Number(evaluation.min_balancedness), "}");
+}
+
+absl::StatusOr<LossAnswers::Answer> PlanLoss(const ShapeOptions& frame, const PlanProblem& problem,
+                                             int32_t gpu) {
+  std::vector<double> numbers(problem.speeds.speeds().begin(), problem.speeds.speeds().end());
+  std::vector<int32_t> unusable = {gpu};
+  for (int32_t other = 0; other < problem.speeds.num_gpus(); ++other) {
+    if (problem.speeds.Usable(GpuId{other})) continue;
+    numbers[static_cast<size_t>(other)] = 1;
+    unusable.push_back(other);
+  }
+  EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds,
+                        GpuSpeeds::Make(problem.speeds.num_gpus(), numbers, unusable));
+  const PlanProblem without = {.loads = problem.loads,
+                               .topology = problem.topology,
+                               .speeds = speeds,
+                               .previous = problem.previous,
+                               .lost_gpus = {&gpu, 1}};
+  EPLB_ASSIGN_OR_RETURN(PlanAnswer answer, SolvePlan(frame, false, without));
+  EPLB_ASSIGN_OR_RETURN(Evaluation after,
+                        Evaluate(problem.loads.load, answer.placement, {.speeds = &speeds}));
+  Loss loss = LossOf(without, answer.placement);
+  return LossAnswers::Answer{gpu, std::move(loss), std::move(answer.placement), std::move(after)};
 }
 
 }  // namespace
 
-Loss LossOf(const Placement& before, const GpuSpeeds& speeds, const Placement& after) {
-  const Topology& topology = before.topology();
+Loss LossOf(const PlanProblem& problem, const Placement& after) {
+  const Placement& before = *problem.previous;
+  const Topology& topology = problem.topology;
   Loss loss;
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    if (before.Holds(GpuId{gpu}) && !speeds.Usable(GpuId{gpu})) loss.gpus.push_back(gpu);
+    if (problem.speeds.Usable(GpuId{gpu})) continue;
+    const bool is_named = std::ranges::count(problem.lost_gpus, gpu) > 0;
+    if (is_named || before.Holds(GpuId{gpu})) loss.gpus.push_back(gpu);
   }
-  const auto is_gone = [&](int32_t slot) { return !speeds.Usable(topology.GpuOf(SlotId{slot})); };
+  const auto is_gone = [&](int32_t slot) {
+    return !problem.speeds.Usable(topology.GpuOf(SlotId{slot}));
+  };
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     std::vector<int32_t>& lost = loss.lost.emplace_back();
     for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
@@ -77,55 +101,42 @@ std::string LossText(const Loss& loss, const Terminal& terminal) {
 
 absl::StatusOr<LossAnswers> PlanEachLoss(const ShapeOptions& frame, const PlanProblem& problem) {
   const GpuSpeeds& all = problem.speeds;
-  const Load& load = problem.loads.load;
   LossAnswers result;
   EPLB_ASSIGN_OR_RETURN(const GpuSpeeds held, SpeedsBefore(all, *problem.previous));
-  EPLB_ASSIGN_OR_RETURN(result.before, Evaluate(load, *problem.previous, {.speeds = &held}));
+  EPLB_ASSIGN_OR_RETURN(result.before,
+                        Evaluate(problem.loads.load, *problem.previous, {.speeds = &held}));
   const auto start = std::chrono::steady_clock::now();
   for (int32_t gpu = 0; gpu < all.num_gpus(); ++gpu) {
     if (!all.Usable(GpuId{gpu})) continue;
-    std::vector<double> numbers;
-    std::vector<int32_t> unusable = {gpu};
-    for (int32_t other = 0; other < all.num_gpus(); ++other) {
-      const bool usable = all.Usable(GpuId{other});
-      numbers.push_back(usable ? all.SpeedOf(GpuId{other}) : 1);
-      if (!usable) unusable.push_back(other);
-    }
-    EPLB_ASSIGN_OR_RETURN(const GpuSpeeds speeds,
-                          GpuSpeeds::Make(all.num_gpus(), numbers, unusable));
-    absl::StatusOr<PlanAnswer> answer = SolvePlan(frame, false,
-                                                  {.loads = problem.loads,
-                                                   .topology = problem.topology,
-                                                   .speeds = speeds,
-                                                   .previous = problem.previous});
+    absl::StatusOr<LossAnswers::Answer> answer = PlanLoss(frame, problem, gpu);
     if (!answer.ok()) return InvalidInput("without GPU ", gpu, ": ", answer.status().message());
-    EPLB_ASSIGN_OR_RETURN(Evaluation after, Evaluate(load, answer->placement, {.speeds = &speeds}));
-    result.answers.push_back({LossOf(*problem.previous, speeds, answer->placement),
-                              std::move(answer->placement), std::move(after)});
+    result.answers.push_back(*std::move(answer));
   }
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   result.solve_seconds = seconds.count();
   return result;
 }
 
-std::string LossAnswersToJson(const LossAnswers& answers) {
+absl::StatusOr<std::string> LossAnswersToJson(const LossAnswers& answers) {
   std::string text =
       absl::StrCat("{\"policy\":\"", std::string(kIncrementalPolicyName),
                    "\",\"balancedness_before\":", FiguresToJson(answers.before), ",\"losses\":[");
   for (const LossAnswers::Answer& one : answers.answers) {
-    absl::StrAppend(&text, text.back() == '[' ? "{" : ",{", LossToJson(one.loss),
-                    ",\"balancedness\":", FiguresToJson(one.after),
+    absl::StrAppend(&text, text.back() == '[' ? "{" : ",{", "\"gpu\":", one.gpu, ",",
+                    LossToJson(one.loss), ",\"balancedness\":", FiguresToJson(one.after),
                     ",\"placement\":", wire::PlacementToJson(one.placement), "}");
+    if (text.size() > kMostJson) {
+      return InvalidInput("the JSON of ", answers.answers.size(),
+                          " placements is above 256 MiB: give --out DIR, without -o json");
+    }
   }
-  return absl::StrCat(text, "],\"solve_seconds\":", nlohmann::json(answers.solve_seconds).dump(),
-                      "}\n");
+  return absl::StrCat(text, "],\"solve_seconds\":", Number(answers.solve_seconds), "}\n");
 }
 
 std::string LossAnswersToTable(const LossAnswers& answers, const Terminal& terminal) {
   Table table({">lost GPU", ">balancedness", ">worst layer", ">slots to fill", ">experts lost"});
   for (const LossAnswers::Answer& one : answers.answers) {
-    table.rows.push_back({absl::StrJoin(one.loss.gpus, ","),
-                          FigureText(one.after.mean_balancedness),
+    table.rows.push_back({absl::StrCat(one.gpu), FigureText(one.after.mean_balancedness),
                           FigureText(one.after.min_balancedness), Grouped(one.loss.slots_to_fill),
                           Grouped(CountExperts(one.loss.lost))});
   }

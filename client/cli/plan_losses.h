@@ -18,6 +18,7 @@ namespace eplb::cli {
 // The answers to the loss of each usable GPU alone.
 struct LossAnswers {
   struct Answer {
+    int32_t gpu;  // the GPU that is taken away; `loss` also has unusable GPUs that held experts
     Loss loss;
     Placement placement;
     Evaluation after;
@@ -31,8 +32,8 @@ struct LossAnswers {
 // which there are too few slots.
 absl::StatusOr<LossAnswers> PlanEachLoss(const ShapeOptions& frame, const PlanProblem& problem);
 
-// One line with a newline, with the placements.
-std::string LossAnswersToJson(const LossAnswers& answers);
+// One line with a newline, with the placements. errors: InvalidArgument above 256 MiB.
+absl::StatusOr<std::string> LossAnswersToJson(const LossAnswers& answers);
 std::string LossAnswersToTable(const LossAnswers& answers, const Terminal& terminal);
 
 }  // namespace eplb::cli

@@ -18,9 +18,7 @@
 #include "proto/wire/placement_json.h"
 
 namespace eplb::cli {
-namespace {
 
-// The shortest text that reads back as the same double.
 std::string Number(double value) {
   char digits[32];
   const auto end = std::to_chars(std::begin(digits), std::end(digits), value).ptr;
@@ -30,6 +28,8 @@ std::string Number(double value) {
 std::string Number(const std::optional<double>& figure) {
   return figure ? Number(*figure) : "null";
 }
+
+namespace {
 
 template <class Value>
 std::string Array(const std::vector<Value>& values) {
@@ -149,7 +149,7 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
   report.duplicates = CountDuplicates(report.placement);
   if (has_previous) {
     EPLB_ASSIGN_OR_RETURN(report.moves, SummariseMoves(*problem.previous, report.placement));
-    Loss loss = LossOf(*problem.previous, problem.speeds, report.placement);
+    Loss loss = LossOf(problem, report.placement);
     if (!loss.gpus.empty()) report.loss = std::move(loss);
   }
   if (problem.split == SplitMode::kBatch) {

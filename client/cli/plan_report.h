@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -33,6 +34,7 @@ struct PlanProblem {
   const Placement* previous = nullptr;           // may be null
   SplitMode split = SplitMode::kEqual;           // split of the planned job
   std::optional<SurvivalOptions> survival = {};  // only for equal shares
+  std::span<const int32_t> lost_gpus = {};       // GPUs whose loss is repaired; unusable in speeds
 };
 
 struct PlanAnswer {
@@ -41,15 +43,16 @@ struct PlanAnswer {
   std::optional<Placement> without_survival = {};  // the answer without the demand to survive
 };
 
-// The GPUs that a placement loses, and what it takes to repair that.
+// The GPUs that a placement loses, and what it takes to repair that. A GPU that held nothing is
+// only among them if the problem names it.
 struct Loss {
   std::vector<int32_t> gpus;
   std::vector<std::vector<int32_t>> lost;  // [L], experts without a live replica
   int64_t slots_to_fill = 0;               // slots of the other GPUs that get another expert
 };
 
-// speeds: those after the loss. after: the placement then.
-Loss LossOf(const Placement& before, const GpuSpeeds& speeds, const Placement& after);
+// after: the placement after the loss. REQUIRES: the problem has a previous placement.
+Loss LossOf(const PlanProblem& problem, const Placement& after);
 // Members of a JSON object.
 std::string LossToJson(const Loss& loss);
 std::string LossText(const Loss& loss, const Terminal& terminal);
@@ -120,6 +123,10 @@ absl::StatusOr<PlanReport> MakePlanReport(const ShapeOptions& frame, const PlanP
 // Speeds of the GPUs that hold something in `before`. A GPU that is unusable now may have served
 // then at an unknown speed, which counts as 1.
 absl::StatusOr<GpuSpeeds> SpeedsBefore(const GpuSpeeds& speeds, const Placement& before);
+
+// The shortest JSON number that reads back as the same double; null without a value.
+std::string Number(double value);
+std::string Number(const std::optional<double>& figure);
 
 // Null for equal parts.
 const RealMatrix* SharesOf(const PlanReport& report);

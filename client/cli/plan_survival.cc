@@ -9,12 +9,11 @@
 #include "absl/strings/str_join.h"
 
 #include "base/status_macros.h"
+#include "client/cli/plan_report.h"
 #include "client/cli/text.h"
 #include "placement/evaluate.h"
 #include "placement/figure_mean.h"
 #include "placement/search/scenario_evaluation.h"
-
-#include <nlohmann/json.hpp>
 
 namespace eplb::cli {
 namespace {
@@ -48,10 +47,6 @@ std::optional<double> CoveredTokens(const Load& load,
     covered.Add(std::max(share, 0.0));
   }
   return covered.Value();
-}
-
-nlohmann::ordered_json FigureToJson(const std::optional<double>& figure) {
-  return figure ? nlohmann::ordered_json(*figure) : nlohmann::ordered_json();
 }
 
 const char* SiteName(Site site) { return site == Site::kNode ? "node" : "GPU"; }
@@ -100,15 +95,13 @@ std::string ExpertsToJson(const std::vector<std::vector<int32_t>>& layers) {
 std::string SurvivalToJson(const SurvivalFigures& figures) {
   const int64_t not_covered = CountExperts(figures.not_covered);
   const int64_t all = std::ssize(figures.not_covered) * figures.num_experts;
-  const nlohmann::ordered_json cost = {{"mean", FigureToJson(figures.mean_cost)},
-                                       {"max", FigureToJson(figures.max_cost)},
-                                       {"limit", figures.most_cost}};
-  return absl::StrCat("{\"losses\":1,\"domain\":\"", figures.site == Site::kNode ? "node" : "gpu",
-                      "\",\"num_covered\":", all - not_covered,
-                      ",\"num_not_covered\":", not_covered,
-                      ",\"covered_tokens\":", FigureToJson(figures.covered_tokens).dump(),
-                      ",\"balancedness_cost\":", cost.dump(),
-                      ",\"not_covered\":", ExpertsToJson(figures.not_covered), "}");
+  return absl::StrCat(
+      "{\"losses\":1,\"domain\":\"", figures.site == Site::kNode ? "node" : "gpu",
+      "\",\"num_covered\":", all - not_covered, ",\"num_not_covered\":", not_covered,
+      ",\"covered_tokens\":", Number(figures.covered_tokens),
+      ",\"balancedness_cost\":{\"mean\":", Number(figures.mean_cost),
+      ",\"max\":", Number(figures.max_cost), ",\"limit\":", Number(figures.most_cost),
+      "},\"not_covered\":", ExpertsToJson(figures.not_covered), "}");
 }
 
 std::string SurvivalText(const SurvivalFigures& figures, const Terminal& terminal) {

@@ -109,6 +109,12 @@ absl::StatusOr<std::vector<Number>> ReadList(const char* flag, const std::string
   return numbers;
 }
 
+absl::StatusOr<std::vector<int32_t>> ReadGpus(const char* flag, const std::string& text) {
+  return ReadList<int32_t>(flag, text, [](const std::string& part, int32_t* gpu) {
+    return absl::SimpleAtoi(part, gpu);
+  });
+}
+
 // A message about a shape with the names that the user typed.
 absl::Status InFlagNames(const absl::Status& status) {
   return {status.code(), absl::StrReplaceAll(status.message(), {{"num_gpus", "--gpus"},
@@ -178,25 +184,27 @@ absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOpti
     if (!speeds.gpu_speed.empty()) return NotTaken(options, "--gpu-speed");
     if (!speeds.unusable_gpus.empty()) return NotTaken(options, "--unusable-gpus");
   }
-  const auto to_index = [](const std::string& text, int32_t* value) {
-    return absl::SimpleAtoi(text, value);
-  };
   EPLB_ASSIGN_OR_RETURN(const std::vector<double> numbers,
                         ParseNumbers("--gpu-speed", speeds.gpu_speed));
   EPLB_ASSIGN_OR_RETURN(std::vector<int32_t> unusable,
-                        ReadList<int32_t>("--unusable-gpus", speeds.unusable_gpus, to_index));
+                        ReadGpus("--unusable-gpus", speeds.unusable_gpus));
   // The speeds alone first, so that a message names the flag that is wrong.
   const absl::Status alone = GpuSpeeds::Make(options.gpus, numbers, {}).status();
   if (!alone.ok()) return InvalidInput("--gpu-speed: ", alone.message());
   absl::StatusOr<GpuSpeeds> made = GpuSpeeds::Make(options.gpus, numbers, unusable);
   if (!made.ok()) return InvalidInput("--unusable-gpus: ", made.status().message());
-  if (speeds.without_gpus.empty() || speeds.without_gpus == kEachGpu) return made;
-  const auto lost = ReadList<int32_t>("--without-gpus", speeds.without_gpus, to_index);
-  if (!lost.ok()) return InvalidInput(lost.status().message(), ", or ", kEachGpu);
-  unusable.insert(unusable.end(), lost->begin(), lost->end());
+  EPLB_ASSIGN_OR_RETURN(const std::vector<int32_t> lost, ReadLostGpus(speeds));
+  unusable.insert(unusable.end(), lost.begin(), lost.end());
   made = GpuSpeeds::Make(options.gpus, numbers, unusable);
   if (made.ok()) return made;
   return InvalidInput("--without-gpus: ", made.status().message());
+}
+
+absl::StatusOr<std::vector<int32_t>> ReadLostGpus(const SpeedOptions& speeds) {
+  if (speeds.without_gpus == kEachGpu) return std::vector<int32_t>();
+  absl::StatusOr<std::vector<int32_t>> lost = ReadGpus("--without-gpus", speeds.without_gpus);
+  if (lost.ok()) return lost;
+  return InvalidInput(lost.status().message(), ", or ", kEachGpu);
 }
 
 absl::StatusOr<GpuSpeeds> SpeedsOfPlacement(const Placement& placement) {

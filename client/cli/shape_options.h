@@ -69,6 +69,8 @@ absl::StatusOr<std::unique_ptr<Policy>> MakeCheckedPolicy(const ShapeOptions& op
 PolicyOptions PolicyOptionsOf(const ShapeOptions& options);
 absl::StatusOr<Topology> MakeTopology(const ShapeOptions& options, const Load& load, int32_t slots);
 absl::StatusOr<GpuSpeeds> MakeSpeeds(const SpeedOptions& speeds, const ShapeOptions& options);
+// The GPUs that --without-gpus lists; none for kEachGpu.
+absl::StatusOr<std::vector<int32_t>> ReadLostGpus(const SpeedOptions& speeds);
 // GPU speeds to assume if only the placement is known: GPUs without experts are unusable, and the
 // others are equally fast.
 absl::StatusOr<GpuSpeeds> SpeedsOfPlacement(const Placement& placement);

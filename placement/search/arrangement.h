@@ -86,7 +86,8 @@ class Arrangement {
   void SetCount(int32_t expert, int32_t count);
   // Another replica of `expert` stays on its home when one leaves `gpu` for `to` (or nowhere).
   bool AffinityKept(int32_t gpu, int32_t to, int32_t expert) const;
-  // The same with the replica in `slot` moved to GPU `to`; kEmpty: none moves, or to nowhere.
+  // An expert has replicas on two sites or more when its replica in `slot` moves to GPU `to`. With
+  // `slot` kEmpty no replica moves; with `to` alone kEmpty the replica ends.
   bool IsOnTwoSites(int32_t expert, int32_t slot, int32_t to) const;
   // An expert that must stay on two sites does so when the replica in `slot` moves.
   bool SitesKept(int32_t slot, int32_t to) const;

@@ -76,6 +76,14 @@ std::vector<int32_t> KindsOf(std::span<const Domain> nodes) {
   return kinds;
 }
 
+std::vector<int32_t> ByFallingLoad(std::span<const double> load) {
+  std::vector<int32_t> experts(load.size());
+  std::iota(experts.begin(), experts.end(), 0);
+  std::ranges::stable_sort(
+      experts, [&](int32_t a, int32_t b) { return load[AsIndex(a)] > load[AsIndex(b)]; });
+  return experts;
+}
+
 LayoutCopies CopiesBetween(const Domain& domain, std::span<const int32_t> from,
                            std::span<const int32_t> to) {
   LayoutCopies copies;

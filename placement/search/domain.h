@@ -64,6 +64,9 @@ std::vector<Domain> NodeDomains(const Topology& topology, const GpuSpeeds& speed
 // [N], the first node with the same slots and speeds.
 std::vector<int32_t> KindsOf(std::span<const Domain> nodes);
 
+// Experts by falling load, those of equal load by number.
+std::vector<int32_t> ByFallingLoad(std::span<const double> load);
+
 // Copies into all GPUs and the most into one, from one layout (experts by slot, GPU by GPU) to
 // another.
 struct LayoutCopies {

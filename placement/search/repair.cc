@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <numeric>
 #include <utility>
 
 namespace eplb {
@@ -22,8 +21,8 @@ class Mender {
   }
 
   bool Run() {
-    for (const size_t expert : ByFalling(domain_.load)) {
-      if (at_home_[expert] > 0) continue;
+    for (const int32_t expert : ByFallingLoad(domain_.load)) {
+      if (at_home_[AsIndex(expert)] > 0) continue;
       if (!Put(expert, /*empty=*/true) && !Put(expert, /*empty=*/false)) return false;
     }
     for (auto left = std::ranges::count(layout_, kEmpty); left > 0; --left) {
@@ -35,14 +34,6 @@ class Mender {
  private:
   double UnitOf(size_t expert, int32_t replicas) const {
     return domain_.load[expert] / std::max(replicas, 1);
-  }
-
-  template <class Key>
-  static std::vector<size_t> ByFalling(const Key& keys) {
-    std::vector<size_t> order(keys.size());
-    std::iota(order.begin(), order.end(), size_t{0});
-    std::ranges::stable_sort(order, [&](size_t a, size_t b) { return keys[a] > keys[b]; });
-    return order;
   }
 
   void Count(size_t slot, int32_t change) {
@@ -88,9 +79,8 @@ class Mender {
 
   // Puts the expert into an empty slot, or in place of a replica so that the loads of the
   // GPUs that change are lowest.
-  bool Put(size_t index, bool empty) {
-    const auto expert = static_cast<int32_t>(index);
-    const bool must_be_at_home = domain_.only_on_affine_node || at_home_[index] == 0;
+  bool Put(int32_t expert, bool empty) {
+    const bool must_be_at_home = domain_.only_on_affine_node || at_home_[AsIndex(expert)] == 0;
     std::vector<bool> bars(domain_.slots.size());  // GPUs that may not take it
     for (int32_t gpu = 0; gpu < domain_.num_gpus(); ++gpu) {
       bars[AsIndex(gpu)] = must_be_at_home && !domain_.IsAtHome(gpu, expert);
@@ -104,7 +94,7 @@ class Mender {
     for (size_t slot = 0; slot < layout_.size(); ++slot) {
       if ((layout_[slot] == kEmpty) != empty || bars[AsIndex(gpu_of_[slot])]) continue;
       if (!empty && !MayLeave(slot)) continue;
-      const double missed = empty ? 0 : PeakAfter(slot, index);
+      const double missed = empty ? 0 : PeakAfter(slot, AsIndex(expert));
       if (best < layout_.size() && missed >= least) continue;
       best = slot;
       least = missed;
@@ -121,8 +111,8 @@ class Mender {
     for (size_t expert = 0; expert < counts_.size(); ++expert) {
       units.push_back(UnitOf(expert, counts_[expert]));
     }
-    return std::ranges::any_of(ByFalling(units),
-                               [&](size_t expert) { return Put(expert, /*empty=*/true); });
+    return std::ranges::any_of(ByFallingLoad(units),
+                               [&](int32_t expert) { return Put(expert, /*empty=*/true); });
   }
 
   const Domain& domain_;

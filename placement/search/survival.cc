@@ -1,7 +1,6 @@
 #include "placement/search/survival.h"
 
 #include <algorithm>
-#include <numeric>
 #include <optional>
 #include <span>
 #include <utility>
@@ -21,14 +20,6 @@ namespace eplb {
 namespace {
 
 constexpr double kScoreRounding = 1e-12;
-
-std::vector<int32_t> ByFallingLoad(std::span<const double> load) {
-  std::vector<int32_t> experts(load.size());
-  std::iota(experts.begin(), experts.end(), 0);
-  std::ranges::stable_sort(
-      experts, [&](int32_t a, int32_t b) { return load[AsIndex(a)] > load[AsIndex(b)]; });
-  return experts;
-}
 
 int32_t SiteOf(const Topology& topology, Site site, GpuId gpu) {
   return site == Site::kNode ? topology.NodeOf(gpu).value : gpu.value;

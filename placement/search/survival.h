@@ -33,8 +33,9 @@ struct SurvivalOptions {
 // permitted. Equal input gives an equal placement on every machine.
 //
 // errors: InvalidArgument for sites that are nodes under a strict hierarchy or on a single node,
-// and as CheckShapes; Cancelled as Policy::Solve. cost: some eight times DomainSolver's effort in
-// each layer. threads: safe, no state.
+// and as CheckShapes; Cancelled as Policy::Solve. cost: in each layer at most log2(experts) + 2
+// searches by DomainSolver, and O(experts * slots^2) in front of each of them. threads: safe, no
+// state.
 absl::StatusOr<Placement> CoverLosses(const PolicyInput& input, const Placement& planned,
                                       const SurvivalOptions& options);
 

@@ -127,6 +127,31 @@ class LossesTest(command.CommandTest):
         self.assertEqual((table.returncode, command.without_notes(table.stderr)), (0, ""))
         self.assertEqual(len(table.stdout.splitlines()), 3 + GPUS + 2)
 
+    def test_each_names_the_gpu_that_is_taken_away_beside_one_that_is_gone(self):
+        self.flags = ("--load", self.path, "--gpus", GPUS, "--slots", 40)
+        now, gone = self.directory / "now.json", self.directory / "gone.json"
+        self.plan("--out", now)
+        self.plan("--previous", now, "--without-gpus", 0, "--out", gone)
+        for previous, flags, gpus, first in ((gone, (), [0, 1, 2, 3], [0]), (now, ("--unusable-gpus", 0), [1, 2, 3], [0, 1])):
+            folder = self.directory / f"{len(gpus)} answers"
+            flags = ("--previous", previous, *flags, "--without-gpus", "each")
+            losses = self.plan(*flags, "--out", folder)["losses"]
+            self.assertEqual([row["gpu"] for row in losses], gpus)
+            self.assertEqual(losses[0]["gpus"], first)
+            self.assertEqual({path.name: json.loads(path.read_text()) for path in folder.iterdir()},
+                             {f"without-gpu-{row['gpu']}.json": row["placement"] for row in losses})
+            table = command.run("plan", *self.flags, *flags).stdout.splitlines()
+            self.assertEqual([line.split()[0] for line in table[3:3 + len(gpus)]], [str(gpu) for gpu in gpus])
+        again = self.plan("--previous", gone, "--without-gpus", 0)["loss"]
+        self.assertEqual(again, {"gpus": [0], "slots_to_fill": 0, "num_experts_lost": 0, "experts_lost": []})
+
+    def test_a_loss_moves_more_than_the_limit_because_of_its_experts(self):
+        now = self.directory / "now.json"
+        self.plan("--out", now)
+        for flags in (("--without-gpus", 0), ("--unusable-gpus", 0, "--policy", "incremental")):
+            plan = command.run("plan", *self.flags, "--previous", now, *flags, "--max-moves-per-gpu", 0)
+            self.assertIn("more than --max-moves-per-gpu 0: the experts of unusable GPUs move first", plan.stderr)
+
     def test_unusable_gpus_of_any_plan_name_what_is_lost_with_them(self):
         now = self.directory / "now.json"
         self.plan("--out", now)
@@ -158,6 +183,9 @@ class LossesTest(command.CommandTest):
         self.assert_fails(command.run("plan", *tight, "--previous", full, "--without-gpus", "each"), 2,
                           "without GPU 0: the 3 usable GPUs have 12 slots for 16 experts, next: 24 slots")
         self.assert_fails(command.run("plan", *self.flags, *loss, "each", "--out", now), 1, "now.json")
+        command.run("plan", "--load", self.path, "--gpus", 1, "--slots", 16, "--out", full)
+        self.assert_fails(command.run("plan", "--load", self.path, "--gpus", 1, "--slots", 16, "--previous", full,
+                                      "--without-gpus", "each"), 2, "without GPU 0: all 1 GPUs are unusable")
 
     def test_a_number_of_slots_that_does_not_fit_names_the_next_that_does(self):
         load = ("--load", self.path, "--gpus", GPUS)
