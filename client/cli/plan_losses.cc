@@ -51,15 +51,14 @@ absl::StatusOr<LossAnswers::Answer> PlanLoss(const ShapeOptions& frame, const Pl
 Loss LossOf(const PlanProblem& problem, const Placement& after) {
   const Placement& before = *problem.previous;
   const Topology& topology = problem.topology;
+  const GpuSpeeds& speeds = problem.speeds;
   Loss loss;
   for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
-    if (problem.speeds.Usable(GpuId{gpu})) continue;
+    if (speeds.Usable(GpuId{gpu})) continue;
     const bool is_named = std::ranges::count(problem.lost_gpus, gpu) > 0;
     if (is_named || before.Holds(GpuId{gpu})) loss.gpus.push_back(gpu);
   }
-  const auto is_gone = [&](int32_t slot) {
-    return !problem.speeds.Usable(topology.GpuOf(SlotId{slot}));
-  };
+  const auto is_gone = [&](int32_t slot) { return !speeds.Usable(topology.GpuOf(SlotId{slot})); };
   for (int32_t layer = 0; layer < topology.num_layers(); ++layer) {
     std::vector<int32_t>& lost = loss.lost.emplace_back();
     for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
