@@ -59,6 +59,7 @@ Domain DomainOf(const Topology& topology, const GpuSpeeds& speeds, int32_t first
 std::vector<Domain> NodeDomains(const Topology& topology, const GpuSpeeds& speeds) {
   const int32_t gpus = topology.num_gpus() / topology.num_nodes();
   std::vector<Domain> nodes;
+  nodes.reserve(AsIndex(topology.num_nodes()));
   for (int32_t node = 0; node < topology.num_nodes(); ++node) {
     nodes.push_back(DomainOf(topology, speeds, node * gpus, (node + 1) * gpus));
   }
