@@ -19,8 +19,8 @@ static_assert(HasSize(sizeof(Rank), 448), "core::Rank changed: look at BytesOf a
 static_assert(HasSize(sizeof(Run), 688), "core::Run changed: look at BytesOf and Simplify");
 static_assert(HasSize(sizeof(core::Proposal), 408),
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(State), 7320), "core::State changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Job), 4944), "core::Job changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(State), 7344), "core::State changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(Job), 4968), "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
