@@ -556,6 +556,8 @@ absl::StatusOr<std::vector<StoredWindow>> Store::ReadWindows() const {
 }
 
 absl::StatusOr<std::string> Store::DropDamagedHistory() {
+  EPLB_ASSIGN_OR_RETURN(const int64_t schema, ReadNumber(kSchemaKey));
+  if (schema > kKeysSchema) return "";  // Load refuses a newer store, which stays as it is
   absl::Status damaged;
   absl::Status loads = rows_->Read([&](const KeyReader& reader) {
     View view(reader, *this);

@@ -195,7 +195,7 @@ void TakeState(DecisionContext& context, const PlannerOutcome& planned, Job& job
   if (planned.state == nullptr) return;
   decisions.load_history = planned.state->history;
   StoredHistory& stored = decisions.stored_history;
-  stored.changed = decisions.load_history.loads().size() > 1;
+  stored.changed = Chooses(job) && decisions.load_history.loads().size() > 1;
   if (context.now - stored.at >= stored.wait) StoreLoadHistory(context, job);
 }
 

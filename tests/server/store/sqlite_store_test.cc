@@ -158,6 +158,20 @@ TEST_F(SqliteStoreTest, TypicalLoadsOfAWriteThatDidNotEndLeaveThoseBefore) {
   EXPECT_EQ(store->ReadJobs()->front().typical_loads.size(), 2u);
 }
 
+TEST_F(SqliteStoreTest, TypicalLoadsOfANewerDaemonStayInItsStore) {
+  const std::string newer = sqlite::RowToBytes({std::string("a"), int64_t{2}});
+  const std::string key = PartKey(TypicalLoadsKey("a"), 1, 0);
+  {
+    const std::unique_ptr<Store> store = *MakeSqliteStore(path_);
+    ASSERT_TRUE(store->WriteJob(JobOf("a", 4)).ok());
+  }
+  sqlite::Connection file = *sqlite::Connection::Open(path_, false);
+  ASSERT_TRUE(sqlite::PutRow(file, kSchemaKey, std::to_string(kKeysSchema + 1)).ok());
+  ASSERT_TRUE(sqlite::PutRow(file, key, newer).ok());
+  EXPECT_EQ(OpenStatus(path_).code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(sqlite::ConnectionReader(&file).Get(key), newer);
+}
+
 TEST_F(SqliteStoreTest, AMissingFolderIsUnavailable) {
   const absl::Status status = OpenStatus("/nonexistent/folder/eplbd.db");
   EXPECT_EQ(status.code(), absl::StatusCode::kUnavailable);
