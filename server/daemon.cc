@@ -31,6 +31,7 @@ RunnerOptions RunnerOptionsOf(const DaemonConfig& config, const DescriptorPlan& 
   options.room_warning = descriptors.warning;
   options.opening_note = store.opening_note();
   options.history.max_load_bytes = static_cast<int64_t>(kMiB) * limits.max_past_loads_mib();
+  options.max_plan_questions = limits.max_plan_questions();
   options.solver_threads = limits.solver_threads();
   return options;
 }

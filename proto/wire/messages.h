@@ -206,6 +206,8 @@ struct Hello {
   bool take_over = false;
   CarriedMemory memory = {};
   SplitMode split = SplitMode::kEqual;
+  // Not on the wire: name and version of a serving engine, for which the daemon says Hello itself.
+  std::string engine = {};
 };
 
 // Counts as they were received: little-endian u32, row by row.

@@ -21,6 +21,7 @@
 #include "server/core/ranks/answers.h"
 #include "server/core/ranks/expiry.h"
 #include "server/core/ranks/hello.h"
+#include "server/core/ranks/questions.h"
 #include "server/core/ranks/report_interval.h"
 #include "server/core/ranks/run.h"
 #include "server/core/ranks/run_registry.h"
@@ -243,13 +244,9 @@ void WatchCounting(DecisionContext& context, Job& job) {
   job.reports.not_counting = std::move(seen);
 }
 
-void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& report) {
+void Handle(DecisionContext& context, Sender sender, const wire::LoadReport& report) {
   Job& job = sender.job;
   Run& run = sender.run;
-  if (absl::Status status = Check(context, sender, report); !status.ok()) {
-    CloseRank(context, run, sender.rank, std::move(status));
-    return;
-  }
   Counters& counters = context.state.counters;
   ++counters.reports;
   counters.report_cells += int64_t{run.shape.num_layers} * run.shape.num_experts;
@@ -291,6 +288,14 @@ void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& 
   WatchWindow(context, job);
   WatchGpuSpeeds(context, job);
   MaybeSolve(context, job);
+}
+
+void OnMessage(DecisionContext& context, Sender sender, const wire::LoadReport& report) {
+  if (absl::Status status = Check(context, sender, report); !status.ok()) {
+    CloseRank(context, sender.run, sender.rank, std::move(status));
+    return;
+  }
+  Handle(context, sender, report);
 }
 
 // Windows of a job without ranks are of no use: its next decision needs new ones. Only the history
@@ -385,6 +390,7 @@ void On(DecisionContext& context, const StoreFailed& event) {
     OnTermNotStored(context, last_hello, event.status);
   } else if (const auto job = context.state.jobs.find(event.job); job != context.state.jobs.end()) {
     OnJobNotStored(context, job->second, event.status);
+    RepeatAnswer(context, job->second, event.status);
   }
 }
 
@@ -428,9 +434,28 @@ void StoreWhatIsDue(DecisionContext& context) {
   }
 }
 
+void On(DecisionContext& context, const PlanQuestion& question) {
+  absl::StatusOr<Sender> sender = BeginQuestion(context, question);
+  if (!sender.ok()) return Refuse(context, question.ticket, sender.status());
+  const wire::LoadReport report = ReportOf(question, sender->rank);
+  if (const absl::Status status = Check(context, *sender, report); !status.ok()) {
+    return Refuse(context, question.ticket, status);
+  }
+  AwaitAnswer(context, *sender, question);
+  Handle(context, *sender, report);
+  StoreJobIfDue(context, sender->job);
+}
+
+void On(DecisionContext& context, const PlanSettled& settled) {
+  HandleSettled(context, settled);
+  const auto job = context.state.jobs.find(settled.job);
+  if (job != context.state.jobs.end()) StoreJobIfDue(context, job->second);
+}
+
 void On(DecisionContext& context, const Tick& tick) {
   NoteDroppedReports(context.state, tick, context.now);
   for (auto& [name, job] : context.state.jobs) {
+    EndIdleEngine(context, job);
     EndLostRuns(context, job);
     CheckProposalDeadline(context, job);
     CheckSolveDeadline(context, job);
@@ -527,6 +552,7 @@ Decision Core::Handle(const Event& event, absl::Time now, CoreLock* lock) {
   state_->last_event = now;
   DecisionContext context{.state = *state_, .now = now, .decision = {}, .lock = lock};
   std::visit([&context](const auto& one) { On(context, one); }, event);
+  ServeEngines(context);
   return std::move(context.decision);
 }
 

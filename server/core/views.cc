@@ -172,6 +172,7 @@ void ShowRun(const Job& job, absl::Time now, v1::JobStatus& status) {
   status.set_split(wire::SplitName(run.split));
   status.mutable_model_layers()->Assign(run.model_layers.begin(), run.model_layers.end());
   status.set_took_over(run.took_over);
+  status.set_engine(run.asking.engine);
   ShowSwitchTime(job, status);
   ShowRanks(job, now, status);
   ShowSpeeds(job, status);

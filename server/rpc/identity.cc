@@ -21,7 +21,8 @@ bool Permits(AccessRole role, Verb verb) {
 
 // By AccessRole and by Verb, in their order.
 constexpr const char* kRoleNames[] = {"member", "viewer", "operator", "local"};
-constexpr const char* kVerbNames[] = {"be a rank", "join a rendezvous", "ask", "change what runs"};
+constexpr const char* kVerbNames[] = {"be a rank", "join a rendezvous", "ask for placements", "ask",
+                                      "change what runs"};
 
 std::string Shown(std::string_view text) { return Clipped(text, kShownBytes); }
 

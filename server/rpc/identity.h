@@ -14,13 +14,13 @@
 
 namespace eplb {
 
-enum class Verb { kSession, kAllGather, kQuery, kAdmin };
+enum class Verb { kSession, kAllGather, kPlan, kQuery, kAdmin };
 
-//           Session, AllGather   Query   Admin
-// member           yes           yes      -
-// viewer            -            yes      -
-// operator          -            yes     yes
-// local            yes           yes     yes
+//           Session, AllGather, Plan   Query   Admin
+// member              yes               yes      -
+// viewer               -                yes      -
+// operator             -                yes     yes
+// local               yes               yes     yes
 struct PeerIdentity {
   std::string name =
       {};  // name in the certificate; "uid 1000", "local", "plaintext"; empty: no name

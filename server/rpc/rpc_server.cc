@@ -21,6 +21,7 @@
 #include "server/rpc/balancer.h"
 #include "server/rpc/connection_acceptor.h"
 #include "server/rpc/grpc_log.h"
+#include "server/rpc/planning.h"
 #include "server/rpc/query.h"
 #include "server/rpc/server_credentials.h"
 #include "server/rpc/session.h"
@@ -134,7 +135,8 @@ struct RpcServer::Parts {
                                 .store = options.store,
                                 .leader = options.leader,
                                 .started = MonotonicNow()})),
-        admin(MakeAdminService(options.runner, &gate)) {}
+        admin(MakeAdminService(options.runner, &gate)),
+        planning(MakePlanningService(options.runner, &gate)) {}
 
   // Sockets whose connections the kernel names, and gRPC does not: all without TLS.
   absl::Status ListenOnUnix() {
@@ -209,6 +211,7 @@ struct RpcServer::Parts {
   BalancerService balancer;
   std::unique_ptr<v1::Query::CallbackService> query;
   std::unique_ptr<v1::Admin::CallbackService> admin;
+  std::unique_ptr<v1::Planning::CallbackService> planning;
   std::unique_ptr<grpc::Server> server;
   std::vector<std::unique_ptr<UnixAcceptor>> acceptors;
   std::unique_ptr<grpc::experimental::ExternalConnectionAcceptor> tcp_door;
@@ -244,6 +247,7 @@ absl::StatusOr<std::unique_ptr<RpcServer>> RpcServer::Start(RpcOptions options) 
   builder.RegisterService(&parts->balancer);
   builder.RegisterService(parts->query.get());
   builder.RegisterService(parts->admin.get());
+  builder.RegisterService(parts->planning.get());
   {
     // A chmod afterwards would leave a moment in which others may connect. The mask is the whole
     // process's, so other threads run under it for as long as the bind takes; the only files that

@@ -8,18 +8,24 @@
 
 namespace eplb {
 
-size_t ChangeDesk::NumOfRanks() const {
-  return static_cast<size_t>(std::ranges::count_if(
-      waiting_, [](const auto& one) { return one.second.who == Who::kRank; }));
+size_t ChangeDesk::NumOf(Who who) const {
+  return static_cast<size_t>(
+      std::ranges::count_if(waiting_, [who](const auto& one) { return one.second.who == who; }));
 }
 
 absl::StatusOr<int64_t> ChangeDesk::Take(Who who, Done done, absl::Time now) {
   const std::lock_guard lock(mutex_);
   if (!closed_.ok()) return closed_;
-  if (waiting_.size() >= kMaxWaiting) {
-    return ResourceExhausted(waiting_.size(), " changes wait for the core already, retry later");
+  const size_t engines = NumOf(Who::kEngine);
+  if (who == Who::kEngine) {
+    if (engines >= max_of_engines_) {
+      return ResourceExhausted(engines, " questions of engines wait for the core already, as many ",
+                               "as limits.max_plan_questions allows");
+    }
+  } else if (const size_t others = waiting_.size() - engines; others >= kMaxWaiting) {
+    return ResourceExhausted(others, " changes wait for the core already, retry later");
   }
-  if (who == Who::kRank && NumOfRanks() >= kMaxOfRanks) {
+  if (who == Who::kRank && NumOf(Who::kRank) >= kMaxOfRanks) {
     return ResourceExhausted(kMaxOfRanks, " reservations wait for the core already, retry later");
   }
   waiting_.emplace(++last_ticket_, Waiting{std::move(done), now + kDeadline, who});
@@ -44,17 +50,19 @@ bool ChangeDesk::Drop(int64_t ticket) {
 }
 
 void ChangeDesk::Expire(absl::Time now) {
-  std::vector<int64_t> late;
+  std::vector<std::pair<int64_t, Who>> late;
   {
     const std::lock_guard lock(mutex_);
     for (const auto& [ticket, waiting] : waiting_) {
-      if (waiting.deadline <= now) late.push_back(ticket);
+      if (waiting.deadline <= now) late.emplace_back(ticket, waiting.who);
     }
   }
-  for (const int64_t ticket : late) {
-    Answer(ticket,
-           DeadlineExceeded("the core did not answer within ", absl::FormatDuration(kDeadline),
-                            "; ask again with the same request_id to learn whether it was done"));
+  for (const auto& [ticket, who] : late) {
+    const char* const then =
+        who == Who::kEngine ? "; what it plans meanwhile answers the next question"
+                            : "; ask again with the same request_id to learn whether it was done";
+    Answer(ticket, DeadlineExceeded("the core did not answer within ",
+                                    absl::FormatDuration(kDeadline), then));
   }
 }
 

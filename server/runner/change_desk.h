@@ -1,4 +1,5 @@
-// The operators' changes that wait for the core's answer.
+// The calls that wait for the core's answer: changes of operators, and questions of ranks and
+// engines.
 #pragma once
 
 #include <cstddef>
@@ -23,12 +24,16 @@ class ChangeDesk {
   static constexpr size_t kMaxWaiting = 256;
   // Most waiting reservations of versions by ranks, so that operators always find a place.
   static constexpr size_t kMaxOfRanks = 32;
+  static constexpr size_t kMaxOfEngines = 64;
   // From Take to the core's answer: a core that takes longer hangs in its store.
   static constexpr absl::Duration kDeadline = absl::Seconds(20);
 
+  // max_of_engines: most waiting questions of engines, beside kMaxWaiting others.
+  explicit ChangeDesk(size_t max_of_engines = kMaxOfEngines) : max_of_engines_(max_of_engines) {}
+
   // The ticket for the change. errors: ResourceExhausted when too many wait, Unavailable after
   // FailAll; `done` is not called then.
-  enum class Who { kOperator, kRank };
+  enum class Who { kOperator, kRank, kEngine };
   absl::StatusOr<int64_t> Take(Who who, Done done, absl::Time now);
   // Does nothing for a ticket that was answered before.
   void Answer(int64_t ticket, const absl::StatusOr<core::ChangeOutcome>& outcome);
@@ -46,7 +51,9 @@ class ChangeDesk {
     absl::Time deadline;
     Who who = Who::kOperator;
   };
-  size_t NumOfRanks() const;  // under the lock
+  size_t NumOf(Who who) const;  // under the lock
+
+  const size_t max_of_engines_;
 
   std::mutex mutex_;  // guards what follows
   std::map<int64_t, Waiting> waiting_;

@@ -47,7 +47,9 @@ Admission EventQueue::Push(core::Event event) {
   {
     const std::lock_guard lock(mutex_);
     const bool asked_for = std::holds_alternative<core::Change>(event) ||
-                           std::holds_alternative<core::ReserveVersion>(event);
+                           std::holds_alternative<core::ReserveVersion>(event) ||
+                           std::holds_alternative<core::PlanQuestion>(event) ||
+                           std::holds_alternative<core::PlanSettled>(event);
     if (asked_for && Size() >= limits_.max_events) return Admission::kFull;
     if (message != nullptr) {
       const bool report = std::holds_alternative<wire::LoadReport>(message->message);

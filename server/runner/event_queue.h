@@ -33,8 +33,9 @@ enum class Admission {
 // is taken, a stream pauses after each report. Reports are therefore dropped only if one of each
 // stream does not fit into the rest.
 // Load reports get half of the places, so that a flood of them never costs a Ready or an Applied.
-// An event other than a rank's message, a change or a reservation is always queued: at most one
-// SessionClosed per stream, one SolveStarted and one Solved per job, and one drain. threads: safe.
+// An event other than a rank's message, a change, a reservation or of an engine is always queued:
+// at most one SessionClosed per stream, one SolveStarted and one Solved per job, and one drain.
+// threads: safe.
 class EventQueue {
  public:
   struct Limits {

@@ -101,6 +101,7 @@ Runner::Runner(RunnerOptions options, std::unique_ptr<Store> store, int64_t stor
       store_(std::move(store)),
       sessions_(std::move(options.sessions)),
       queue_(options.queue, [this](core::SessionId session) { sessions_.ReadOn(session); }),
+      changes_(static_cast<size_t>(options.max_plan_questions)),
       core_(std::move(options.core), stored_term, std::move(jobs), MonotonicNow()),
       published_({.readiness = core_.Readiness(), .term = core_.term()}),
       turned_nanos_(absl::ToUnixNanos(MonotonicNow())),
@@ -146,6 +147,14 @@ absl::Status Runner::Ask(core::Change change, ChangeDesk::Done done) {
 
 absl::Status Runner::ReserveVersion(std::string job, ChangeDesk::Done done) {
   return Post(core::ReserveVersion{.job = std::move(job)}, ChangeDesk::Who::kRank, std::move(done));
+}
+
+absl::Status Runner::AskPlan(core::PlanQuestion question, ChangeDesk::Done done) {
+  return Post(std::move(question), ChangeDesk::Who::kEngine, std::move(done));
+}
+
+absl::Status Runner::SettlePlan(core::PlanSettled settled, ChangeDesk::Done done) {
+  return Post(std::move(settled), ChangeDesk::Who::kEngine, std::move(done));
 }
 
 template <class Question>

@@ -31,6 +31,7 @@ struct RunnerOptions {
   core::Config core;
   EventQueue::Limits queue;
   Sessions::Limits sessions;
+  int32_t max_plan_questions = 64;  // questions of engines that wait for their answers
   int32_t solver_threads = 1;
   std::string opening_note;  // finding of the daemon at its start; a warning for ten minutes
   // Why fewer streams fit than are configured: a warning once half of those that fit are open.
@@ -75,6 +76,9 @@ class Runner {
   absl::Status Ask(core::Change change, ChangeDesk::Done done);
   // Hands out a version number of the job, as `version` of the outcome. `done` and errors: as Ask.
   absl::Status ReserveVersion(std::string job, ChangeDesk::Done done);
+  // Hands an engine's question to the core; the outcome has the answer. `done` and errors: as Ask.
+  absl::Status AskPlan(core::PlanQuestion question, ChangeDesk::Done done);
+  absl::Status SettlePlan(core::PlanSettled settled, ChangeDesk::Done done);
   ChangeDesk& changes() { return changes_; }
   // A report above the limit of its stream.
   void CountLimitedReport(core::SessionId session) { queue_.CountLimitedReport(session); }

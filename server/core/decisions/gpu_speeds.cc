@@ -204,7 +204,7 @@ std::string SpeedsClause(const Job& job) {
 
 void ShowSpeeds(const Job& job, v1::JobStatus& status) {
   const GpuSpeeds* in_use = job.windows.speeds.get();
-  for (int32_t gpu = 0; gpu < job.current->grid.num_gpus(); ++gpu) {
+  for (int32_t gpu = 0; gpu < job.current->topology.num_gpus(); ++gpu) {
     const Source source = SourceOf(job.settings, gpu);
     const auto& slow = job.speeds.estimate.slow();
     const auto measured =

@@ -79,7 +79,7 @@ void AddMeasured(v1::Plan& plan, const Proposal& proposal) {
     AddCapped(sum, *proposal.received_bytes);
     plan.set_received_bytes(static_cast<uint64_t>(sum));
   }
-  if (plan.chunks_committed() == 0 || plan.has_pause_seconds()) {
+  if (proposal.applied_step && (plan.chunks_committed() == 0 || plan.has_pause_seconds())) {
     plan.set_pause_seconds(std::max(plan.pause_seconds(), proposal.longest_pause_seconds));
   }
 }

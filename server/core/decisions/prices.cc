@@ -100,7 +100,8 @@ bool Chooses(const Job& job) { return job.settings.policy.chooses; }
 
 int32_t EverySteps(const Job& job) {
   if (job.settings.every_steps > 0) return job.settings.every_steps;
-  const bool at_windows = Chooses(job) && job.current && job.current->report_every > 0;
+  const bool asks = job.current && !job.current->asking.engine.empty();
+  const bool at_windows = (Chooses(job) || asks) && job.current && job.current->report_every > 0;
   return at_windows ? job.current->report_every : kUsualEverySteps;
 }
 
@@ -115,6 +116,8 @@ Costs CostsOf(const State& state, const Job& job) {
 }
 
 BoundaryLimits LimitsOf(const Job& job) {
+  // An engine takes a whole answer, and has its own rules for the pauses of its switch.
+  if (!job.current->asking.engine.empty()) return {.layers_per_chunk = wire::kMaxLayers};
   BoundaryLimits limits{.layers_per_chunk = job.settings.layers_per_chunk,
                         .rows_per_chunk = RowsPerChunk(job),
                         .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
@@ -124,6 +127,7 @@ BoundaryLimits LimitsOf(const Job& job) {
 }
 
 SwitchTime SwitchTimeOf(const Job& job) {
+  if (!job.current->asking.engine.empty()) return {};  // all layers, before the next window
   const BoundaryLimits limits = LimitsOf(job);
   const double step_seconds = SecondsPerStep(job.current->rate);
   const double decide_steps =

@@ -36,8 +36,11 @@ absl::Duration DeadlineOf(const Config& config, const Job& job) {
     case Phase::kPreparing:
       return config.prepare_deadline;
     case Phase::kVoting:
+      // It is in force, or not, when the engine asks again.
+      if (job.current && !job.current->asking.engine.empty()) return absl::InfiniteDuration();
       return config.voting_deadline + AwaitedVotes(job);
     case Phase::kCancelling:
+      if (job.current && !job.current->asking.engine.empty()) return absl::InfiniteDuration();
       return config.cancel_deadline + AwaitedVotes(job);
     case Phase::kQuarantine:
       return config.cancel_deadline;

@@ -216,6 +216,10 @@ void Handle(DecisionContext& context, Sender sender, const wire::Failed& failed)
   }
 }
 
+void HandleSwitched(DecisionContext& context, Sender sender, const wire::Applied& applied) {
+  CountApplied(context, sender, applied, false);
+}
+
 void HandleRejoin(DecisionContext& context, Sender sender, const wire::Hello& hello) {
   Job& job = sender.job;
   Rank& rank = sender.rank;

@@ -11,6 +11,9 @@ void Handle(DecisionContext& context, Sender sender, const wire::Nack& nack);
 void Handle(DecisionContext& context, Sender sender, const wire::Applied& applied);
 void Handle(DecisionContext& context, Sender sender, const wire::Failed& failed);
 
+// A rank runs the proposal in flight. When and how it switched is not known.
+void HandleSwitched(DecisionContext& context, Sender sender, const wire::Applied& applied);
+
 // A rank of the current run is connected again while a proposal is in flight: what it runs
 // counts as Applied, what it is PREPARED for as Prepared, and what it missed is sent again.
 void HandleRejoin(DecisionContext& context, Sender sender, const wire::Hello& hello);

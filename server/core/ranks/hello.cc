@@ -409,10 +409,15 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config) {
   return CheckPosition(hello, config);
 }
 
+absl::Status AdmitHello(DecisionContext& context, SessionId session, const wire::Hello& hello) {
+  absl::Status status = Admit(context, session, hello);
+  if (!status.ok()) NoteRefusal(context, hello, status);
+  return status;
+}
+
 void HandleHello(DecisionContext& context, SessionId session, const wire::Hello& hello) {
-  const absl::Status status = Admit(context, session, hello);
+  const absl::Status status = AdmitHello(context, session, hello);
   if (status.ok()) return;
-  NoteRefusal(context, hello, status);
   CloseRefused(context, session, absl::StrCat("rank ", hello.rank, " of job ", hello.job), status);
 }
 

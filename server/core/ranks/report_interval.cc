@@ -128,7 +128,7 @@ void NoteDroppedReports(State& state, const Tick& tick, absl::Time now) {
 void CheckReportInterval(DecisionContext& context, Job& job) {
   const int32_t configured = context.state.config.report_every_steps;
   if (configured == 0 || !job.current || job.current->ending != Ending::kLive ||
-      job.current->num_hello < job.current->world_size()) {
+      job.current->num_hello < job.current->world_size() || !job.current->asking.engine.empty()) {
     return;
   }
   if (IsChanging(job)) return;

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/foreign_text.h"
 #include "base/status_macros.h"
+#include "proto/wire/names.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/ranks/answers.h"
@@ -63,6 +64,7 @@ bool IsAwaySince(const Run& run, absl::Time since) {
 }  // namespace
 
 absl::StatusOr<RankGrid> GridOf(const wire::Hello& hello) {
+  if (!hello.engine.empty()) return RankGrid::Make({});  // its rank speaks for all GPUs
   return RankGrid::Make({.world_size = hello.world_size,
                          .num_gpus = hello.shape.num_gpus,
                          .pipeline_parallel_size = hello.pipeline_parallel_size,
@@ -74,6 +76,7 @@ absl::StatusOr<Run> MakeRun(const wire::Hello& hello) {
   EPLB_ASSIGN_OR_RETURN(const RankGrid grid, GridOf(hello));
   Run run(topology, grid);
   run.name = hello.run_id;
+  run.asking.engine = Clipped(hello.engine, wire::kMaxNameLength);
   run.shape = hello.shape;
   run.vote_every = hello.vote_every;
   run.report_every = hello.report_every;

@@ -86,6 +86,12 @@ Stall HungStall(const State&, const Job& job, absl::Time now) {
                     : kSlowStart;
   const absl::Duration still = now - std::max(run.rate.began, LastRise(run.rate));
   if (still <= patience) return {};
+  if (!run.asking.engine.empty()) {
+    return {"hung", absl::StrCat(run.asking.engine, " asked nothing after question ", job.step,
+                                 " for ", AgeText(still), has_step_rate ? ", it asked every " : "",
+                                 has_step_rate ? AgeText(ReportInterval(run)) : "",
+                                 ": its process is gone, or its own balancing has stopped")};
+  }
   std::string text =
       absl::StrCat("no rank reported a step after ", job.step, " for ", AgeText(still));
   if (has_step_rate) {
@@ -158,7 +164,9 @@ Stall DecisionStall(const State& state, const Job& job, absl::Time now) {
   if (job.current->num_connected == 0 || !DecisionsAreDue(state, job)) return {};
   const int64_t window = WindowSteps(*job.current);
   const int32_t set = job.settings.every_steps;
-  const int64_t every = std::max<int64_t>(set > 0 ? set : kUsualEverySteps, window);
+  const bool asks = !job.current->asking.engine.empty();
+  const int64_t every =
+      std::max<int64_t>(set > 0 || asks ? EverySteps(job) : kUsualEverySteps, window);
   const int64_t since = std::max({job.decisions.last_step.value_or(-1),
                                   job.decisions.chooser.last_step, job.current->rate.first_step});
   const int64_t steps = job.windows.complete.back().last_step - since;

@@ -68,6 +68,10 @@ std::string WaitingForAnswers(const Job& job) {
   const auto open = [](const Rank& rank) {
     return rank.answer != Answer::kApplied && rank.answer != Answer::kFailed;
   };
+  if (!job.current->asking.engine.empty()) {
+    return absl::StrCat("the next question of ", job.current->asking.engine,
+                        ", which tells whether ", "it runs version ", version);
+  }
   switch (job.phase) {
     case Phase::kPreparing:
       return absl::StrCat(ranks(silent), " to be PREPARED for version ", version);

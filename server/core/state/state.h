@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -99,6 +100,15 @@ struct ReportIntervalChange {
   int64_t from_step = 0;
 };
 
+// A serving engine's run has one rank, which speaks for all GPUs. It asks for placements, and its
+// next question says what it runs.
+struct Asking {
+  std::string engine;         // name and version; empty: the run trains
+  int64_t ticket = 0;         // the question that waits for its answer; 0: none
+  int64_t answered = 0;       // ticket of the newest question that was answered
+  int64_t given_version = 0;  // proposal in the newest answer
+};
+
 // One run of a job.
 struct Run {
   Run(const Topology& frame, const RankGrid& ranks_grid) : topology(frame), grid(ranks_grid) {}
@@ -117,6 +127,7 @@ struct Run {
   ReportIntervalChange report_interval_change;
   StepRate rate;
   StepFront front;
+  Asking asking;
   int32_t told_report_every = 0;  // in the newest "report_interval" event
   wire::Reduce reduce = wire::Reduce::kRank;
   SplitMode split = SplitMode::kEqual;
@@ -476,6 +487,7 @@ struct State {
   std::map<SessionId, SessionBinding>
       bindings;  // sessions that said Hello; ordered, so that effects are too
   std::map<std::string, Job> jobs;
+  std::set<std::string> asking;     // jobs whose engines asked
   std::deque<RefusedJob> refusals;  // refusals of jobs that are not in `jobs`, newest first
 };
 

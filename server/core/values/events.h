@@ -20,7 +20,8 @@
 
 namespace eplb::core {
 
-// A stream of a rank, numbered by the caller from 1; never used twice.
+// A stream of a rank, numbered by the caller from 1; never used twice. Engines that ask have no
+// stream: the core numbers their ranks below 0, and effects for these do nothing.
 using SessionId = int64_t;
 
 struct DecisionQuestion;  // server/core/decisions/question.h
@@ -72,8 +73,31 @@ struct ReserveVersion {
   int64_t ticket = 0;  // number of the caller, as a Change's
   std::string job;
 };
+// A serving engine asks where its experts should be. Answered by a Reply with the placement to run,
+// or without one: the current placement stays.
+struct PlanQuestion {
+  int64_t ticket = 0;
+  std::string job;
+  std::string run_id;
+  std::string replaces_run_id;  // the run that this one goes on from; empty: none
+  std::string engine;           // name and version
+  int64_t number = 0;           // from 1, rising within a run
+  int64_t expert_bytes = 0;     // 0: not known
+  TopologyOptions shape;
+  Placement current;  // the placement that runs
+  LoadMatrix load;    // [L, E], tokens since the last question
+};
+// What became of the newest answer.
+struct PlanSettled {
+  int64_t ticket = 0;
+  std::string job;
+  std::string run_id;
+  int64_t version = 0;
+  bool taken = false;
+  std::string reason;  // why not
+};
 using Event = std::variant<SessionMessage, SessionClosed, SolveStarted, Solved, StoreFailed, Tick,
-                           DrainRequested, Change, ReserveVersion>;
+                           DrainRequested, Change, ReserveVersion, PlanQuestion, PlanSettled>;
 
 // ---- effects ----
 struct Send {
@@ -129,7 +153,7 @@ struct KeepWindow {  // to be looked back at; nothing is written, and nothing fa
   std::string job;
   PastWindow window;
 };
-struct Reply {  // to the Change or ReserveVersion of this ticket: exactly one each
+struct Reply {  // to the event of this ticket: exactly one each
   int64_t ticket = 0;
   absl::StatusOr<ChangeOutcome> outcome;
 };

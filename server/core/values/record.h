@@ -62,6 +62,8 @@ struct ChangeOutcome {
   // Settings that SetPolicy changed, "min_gain=0.05": before the change, and now.
   std::string before = {};
   std::string after = {};
+  // The placement that an engine is to run as `version`; null: the current one stays.
+  std::shared_ptr<const Placement> placement = nullptr;
 };
 
 // A change that was done: its id is never used again.

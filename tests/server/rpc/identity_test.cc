@@ -65,7 +65,7 @@ TEST(IdentityTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
   const PeerIdentity member = CertifiedPeer("spiffe://x/train/rank7", kRules);
   const PeerIdentity viewer = CertifiedPeer("spiffe://x/a", kRules);
   const PeerIdentity boss = CertifiedPeer("spiffe://x/train/boss", kRules);
-  for (const Verb verb : {Verb::kSession, Verb::kAllGather}) {
+  for (const Verb verb : {Verb::kSession, Verb::kAllGather, Verb::kPlan}) {
     EXPECT_EQ(CodeOf(member, verb, "train"), kOk);
     EXPECT_EQ(CodeOf(member, verb, "tune-3"), kOk);
     EXPECT_EQ(CodeOf(member, verb, "other"), kDenied);
@@ -85,7 +85,8 @@ TEST(IdentityTest, EachRoleMayDoItsOwnVerbsForItsOwnJobs) {
 }
 
 TEST(IdentityTest, WithoutTlsTheMachineItselfMayDoEverythingAndOthersAreMembers) {
-  for (const Verb verb : {Verb::kSession, Verb::kAllGather, Verb::kQuery, Verb::kAdmin}) {
+  for (const Verb verb :
+       {Verb::kSession, Verb::kAllGather, Verb::kPlan, Verb::kQuery, Verb::kAdmin}) {
     EXPECT_EQ(CodeOf(LocalPeer(), verb, "any"), kOk);
   }
   EXPECT_EQ(CodeOf(PlaintextPeer(), Verb::kSession, "any"), kOk);

@@ -62,6 +62,23 @@ TEST_F(ChangeDeskTest, RanksThatReserveVersionsLeavePlacesForOperators) {
   EXPECT_TRUE(Take(ChangeDesk::Who::kRank).ok());
 }
 
+TEST_F(ChangeDeskTest, QuestionsOfEnginesHaveALimitOfTheirOwn) {
+  ChangeDesk desk(2);
+  const auto take = [&](ChangeDesk::Who who) {
+    return std::string(desk.Take(
+                               who, [](const auto&) {}, now_)
+                           .status()
+                           .message());
+  };
+  for (int i = 0; i < 2; ++i) EXPECT_EQ(take(ChangeDesk::Who::kEngine), "");
+  EXPECT_EQ(take(ChangeDesk::Who::kEngine),
+            "2 questions of engines wait for the core already, as many as "
+            "limits.max_plan_questions allows");
+  for (size_t i = 0; i < ChangeDesk::kMaxWaiting; ++i) {
+    EXPECT_EQ(take(ChangeDesk::Who::kOperator), "");
+  }
+}
+
 TEST_F(ChangeDeskTest, FailAllAnswersThoseThatWaitAndClosesTheDesk) {
   ASSERT_TRUE(Take().ok());
   desk_.FailAll(absl::UnavailableError("over"));
