@@ -53,7 +53,7 @@ wire::Hello HelloOf(const DecisionContext& context, const PlanQuestion& question
   wire::Hello hello;
   hello.job = question.job;
   hello.run_id = question.run_id;
-  hello.nonce = 1;  // of one run all questions are of one process
+  hello.nonce = 1;  // one process asks all questions of a run
   hello.world_size = 1;
   hello.shape = question.shape;
   hello.step = question.number - 1;
@@ -80,7 +80,7 @@ wire::Hello HelloOf(const DecisionContext& context, const PlanQuestion& question
   return hello;
 }
 
-// What became of the proposal in flight, where the engine's current placement tells.
+// Settles the proposal in flight if the engine's current placement shows what became of it.
 void LearnOutcome(DecisionContext& context, Sender sender, const PlanQuestion& question) {
   Job& job = sender.job;
   if (!job.proposal) return;

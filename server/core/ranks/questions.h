@@ -28,7 +28,7 @@ void AwaitAnswer(DecisionContext& context, Sender sender, const PlanQuestion& qu
 // Answers what has failed.
 void Refuse(DecisionContext& context, int64_t ticket, const absl::Status& status);
 
-// What became of a proposal that an answer carried. errors: NotFound if it is not in flight.
+// Settles a proposal that an answer carried. errors: NotFound if it is not in flight.
 void HandleSettled(DecisionContext& context, const PlanSettled& settled);
 
 // At the end of every event: the ranks of engines are PREPARED for what is proposed, forget what is

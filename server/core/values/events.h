@@ -87,7 +87,7 @@ struct PlanQuestion {
   Placement current;  // the placement that runs
   LoadMatrix load;    // [L, E], tokens since the last question
 };
-// What became of the newest answer.
+// An engine took the newest answer, or did not.
 struct PlanSettled {
   int64_t ticket = 0;
   std::string job;

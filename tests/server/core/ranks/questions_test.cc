@@ -96,7 +96,7 @@ TEST_F(EngineTest, TheNextQuestionTellsWhatBecameOfAnAnswer) {
   (void)engine.Ask();
   EXPECT_EQ(daemon.View().version(), taken->version);
   EXPECT_THAT(daemon.LastReason("withdrawn"), HasSubstr("the engine still runs version"));
-  engine.current = Exchanged({2, 3});  // as if it had been loaded from elsewhere
+  engine.current = Exchanged({2, 3});  // the engine loaded another one
   const int64_t ticket = engine.Ask();
   EXPECT_GT(daemon.View().version(), dropped->version);
   EXPECT_EQ(daemon.core().PlacementInForce(kJob)->placement, engine.current);
