@@ -1,5 +1,6 @@
-/* Placements without a daemon and without a client, for every language that can call C. The rules
- * of eplb.h for codes, structs and strings apply; messages are in eplb_last_message(). */
+/* Placements without a client, for every language that can call C. Only eplb_ask_plan and
+ * eplb_settle_plan need a daemon. The rules of eplb.h for codes, structs and strings apply;
+ * messages are in eplb_last_message(). */
 #ifndef EPLB_CLIENT_C_EPLB_PLAN_H_
 #define EPLB_CLIENT_C_EPLB_PLAN_H_
 
@@ -180,6 +181,55 @@ EPLB_API int32_t eplb_replay_options_init(eplb_replay_options* options,
  * decision. */
 EPLB_API int32_t eplb_replay(const eplb_replay_options* options, const int64_t* counts,
                              eplb_replay_figures* figures) EPLB_NOEXCEPT;
+
+/* A question of a serving engine to the daemon: where its experts should be. One process asks for
+ * all GPUs of the engine. */
+typedef struct eplb_plan_question {
+  size_t struct_size;
+  const char* endpoint; /* endpoint and the four tls_..: of eplb_client_options. If one daemon of a
+                           list stands by, is gone or has not answered in half of the remaining
+                           time, the next one is asked */
+  const char* tls_ca;
+  const char* tls_cert;
+  const char* tls_key;
+  const char* tls_server_name;
+  const char* job;             /* one model, or its layers of one pipeline stage */
+  const char* run_id;          /* one life of the engine in one shape */
+  const char* replaces_run_id; /* run that ended when the engine changed its shape; NULL: none */
+  const char* engine;          /* name and version, for operators */
+  const int64_t* counts;       /* [L, E], tokens since the last question */
+  const int64_t* current;      /* physical_to_logical_map [L, S] of the placement that runs */
+  int64_t number;              /* number of the question, from 1, rising within a run */
+  int64_t expert_bytes;        /* weights of one expert of one layer; 0: moves have no price */
+  double timeout_s;
+  int32_t num_layers;
+  int32_t num_experts;
+  int32_t num_slots;
+  int32_t num_gpus;
+  int32_t num_nodes;
+  int32_t num_groups;
+} eplb_plan_question;
+
+typedef struct eplb_plan_answer {
+  size_t struct_size;
+  int64_t version;    /* version of the placement that runs if the answer is taken */
+  int32_t changes;    /* 0: the current placement stays */
+  int32_t reserved;   /* 0 */
+  char reason[520];   /* one sentence */
+  char endpoint[264]; /* daemon that answered */
+} eplb_plan_answer;
+
+/* Asks the daemon. physical_to_logical_map: [L, S], receives the placement to move to if the answer
+ * changes it. Threads: any; calls for one job are answered one at a time. errors: InvalidArgument
+ * naming a field, Unavailable, DeadlineExceeded, and those of the daemon; each names the daemon. */
+EPLB_API int32_t eplb_ask_plan(const eplb_plan_question* question, int64_t* physical_to_logical_map,
+                               eplb_plan_answer* answer) EPLB_NOEXCEPT;
+/* Reports what became of an answer that changes the placement, to the daemon that gave it.
+ * question: as asked, with its own timeout_s. taken: 1 if the engine moves to the answer's
+ * placement on all ranks, 0 if it does so on none. reason: why it was not taken; NULL: none. */
+EPLB_API int32_t eplb_settle_plan(const eplb_plan_question* question,
+                                  const eplb_plan_answer* answer, int32_t taken,
+                                  const char* reason) EPLB_NOEXCEPT;
 
 #ifdef __cplusplus
 }

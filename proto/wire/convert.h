@@ -14,6 +14,7 @@
 namespace eplb::wire {
 
 void ToProto(const TopologyOptions& shape, v1::Shape* out);
+void ToProto(const Topology& shape, v1::Shape* out);
 // Numbers only; Topology::Make checks what they mean.
 absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape);
 // errors: InvalidArgument for a number that Topology::Make rejects.

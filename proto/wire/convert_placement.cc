@@ -62,6 +62,8 @@ inline constexpr auto kFields<TransportInfo> =
 
 void ToProto(const TopologyOptions& shape, v1::Shape* out) { WriteFields(shape, out); }
 
+void ToProto(const Topology& shape, v1::Shape* out) { ToProto(OptionsOf(shape), out); }
+
 absl::StatusOr<TopologyOptions> ShapeFromProto(const v1::Shape& shape) {
   TopologyOptions options;
   EPLB_RETURN_IF_ERROR(ReadFields(shape, &options, "shape."));
@@ -88,7 +90,7 @@ LayerPlacement FromProto(const v1::LayerPlacement& layer) {
 }
 
 void ToProto(const Placement& placement, int64_t version, v1::Placement* out) {
-  ToProto(OptionsOf(placement.topology()), out->mutable_shape());
+  ToProto(placement.topology(), out->mutable_shape());
   for (int32_t layer = 0; layer < placement.topology().num_layers(); ++layer) {
     ToProto(placement.Layer(LayerId{layer}), out->add_layers());
   }

@@ -43,7 +43,7 @@ MAY_INCLUDE = {
     "server/store": {"server/core/values", "server/process", "proto", "placement"},
     "client": {"client/rows", "client/rows/control", "client/rows/paths", "client/run_log", "client/session", "cuda", "proto",
                "placement", "placement/split"},
-    "client/c": {"client", "placement", "placement/policies", "placement/replay"},
+    "client/c": {"client", "client/session", "placement", "placement/policies", "placement/replay"},
     "client/cli": {"client/cli/formats", "client/run_log", "server/http/page", "proto", "placement", "placement/backtest", "placement/decision",
                    "placement/policies", "placement/replay", "placement/search", "placement/split"},
     "client/cli/formats": {"proto", "placement"},

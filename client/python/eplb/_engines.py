@@ -46,12 +46,13 @@ class Settings:
     max_moves_per_gpu: int = -1
 
 
-def checked(policy: Any, effort: Any, profiles: Any = None, max_moves_per_gpu: Any = -1) -> Settings:
-    """profiles: path of a file, or None for that in the environment's EPLB_PROFILES. errors: InvalidArgument for a policy or an
+def checked(policy: Any = None, effort: Any = None, profiles: Any = None, max_moves_per_gpu: Any = None) -> Settings:
+    """Returns the settings, with defaults for None. profiles: path of a file; default: EPLB_PROFILES of the environment. errors: InvalidArgument for a policy or an
     effort that there is not, and for a limit of moves without policy "incremental". Also for profiles that cannot be read or
     that the policy cannot plan for."""
-    settings = Settings(choice("policy", policy, POLICIES), choice("effort", effort, EFFORTS),
-                        max_moves_per_gpu=integer("max_moves_per_gpu", max_moves_per_gpu))
+    policy = "incremental" if policy is None else policy
+    settings = Settings(choice("policy", policy, POLICIES), choice("effort", "default" if effort is None else effort, EFFORTS),
+                        max_moves_per_gpu=-1 if max_moves_per_gpu is None else integer("max_moves_per_gpu", max_moves_per_gpu))
     if settings.max_moves_per_gpu < -1 or (settings.max_moves_per_gpu >= 0 and policy != "incremental"):
         raise InvalidArgument(f"max_moves_per_gpu is {settings.max_moves_per_gpu}, expected -1, or at least 0 with policy "
                               f"incremental")
@@ -80,16 +81,7 @@ def plan_for(name: str, load: np.ndarray, request: Request, settings: Settings) 
     errors: InvalidArgument with one line. cost: as eplb.placement.plan with allow_duplicates, which DeepSeek's algorithm
         uses too. Equal input gives an equal placement in every process.
     """
-    if load.ndim != 2 or 0 in load.shape:
-        raise InvalidArgument(f"{name} has shape {list(load.shape)}, expected [layers, experts]")
-    wrong = np.argwhere(~((load >= 0) & np.isfinite(load)))  # NaN fails both
-    if wrong.size:
-        layer, expert = wrong[0]
-        raise InvalidArgument(f"{name}: layer {layer} expert {expert} is {load[layer, expert]}, expected tokens: finite and "
-                              f"at least 0")
-    if request.num_gpus < 1 or request.num_slots % request.num_gpus:
-        raise InvalidArgument(f"{request.num_slots} physical experts on {request.num_gpus} ranks: expected as many on every "
-                              f"rank")
+    expect_load(name, load, request)
     groups, nodes = (request.num_groups, request.num_nodes) if request.hierarchical else (1, 1)
     if settings.policy == "deepseek":
         return placement.rebalance_experts(load, request.num_slots, groups, nodes, request.num_gpus)[0]
@@ -100,6 +92,20 @@ def plan_for(name: str, load: np.ndarray, request: Request, settings: Settings) 
                           policy=policy, effort=settings.effort, previous=incumbent,
                           max_moves_per_gpu=-1 if incumbent is None else settings.max_moves_per_gpu,
                           allow_duplicates=True).physical_to_logical_map
+
+
+def expect_load(name: str, load: np.ndarray, request: Request) -> None:
+    """errors: InvalidArgument for a load or a number of slots that no policy can plan for."""
+    if load.ndim != 2 or 0 in load.shape:
+        raise InvalidArgument(f"{name} has shape {list(load.shape)}, expected [layers, experts]")
+    wrong = np.argwhere(~((load >= 0) & np.isfinite(load)))  # NaN fails both
+    if wrong.size:
+        layer, expert = wrong[0]
+        raise InvalidArgument(f"{name}: layer {layer} expert {expert} is {load[layer, expert]}, expected tokens: finite and "
+                              f"at least 0")
+    if request.num_gpus < 1 or request.num_slots % request.num_gpus:
+        raise InvalidArgument(f"{request.num_slots} physical experts on {request.num_gpus} ranks: expected as many on every "
+                              f"rank")
 
 
 def useful_plan(name: str, load: np.ndarray, request: Request, settings: Settings) -> Optional[np.ndarray]:

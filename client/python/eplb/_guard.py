@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import io
@@ -15,6 +16,7 @@ import numpy as np
 from eplb import _engines, _library
 from eplb._agreement import Agreement, agreement_of, ranks_text
 from eplb._arguments import real
+from eplb._planning import Daemon
 from eplb.errors import Error, FailedPrecondition, InvalidArgument, Unimplemented
 
 _logger = logging.getLogger("eplb")
@@ -29,6 +31,7 @@ class Engine:
     that of `version`; the first two parameters are the load and the number of slots. request: converts arguments to a load and
     a request. incumbent: returns the current placement or None. answer: converts a complete map [layers, slots] to what the
     engine expects. group: returns the process group whose ranks ask the same questions, or None if this process alone is asked.
+    stage: returns the end of the name of that group's job at a daemon: "-stage1" for one of several pipeline stages, or "".
     """
 
     name: str
@@ -39,23 +42,24 @@ class Engine:
     incumbent: Callable[[Dict[str, Any]], Any]
     answer: Callable[[np.ndarray, Dict[str, Any]], Any]
     group: Callable[[], Any]
+    stage: Callable[[], str] = lambda: ""
 
 
 class Guard:
     """Answers an engine's requests.
 
     All ranks of the engine's group answer with rank 0's plan, or all keep the current placement: for a load without
-    tokens, for a plan that lowers no layer's largest GPU load, and where rank 0 cannot plan, which is logged. If the plugin is
-    missing on a rank, all ranks call the engine's own function for the whole run. An engine that passes no current placement
+    tokens, for a plan that lowers no layer's largest GPU load, and where rank 0 cannot plan, which is logged. With a daemon rank
+    0 asks it for each plan, and reports what the ranks did with it; the daemon decides what to keep. If the plugin is missing on a rank, all ranks call the engine's own function for the whole run. An engine that passes no current placement
     is taken to use the last answer for the same shape. threads: safe; calls wait for each other, each for a bounded time
     (Agreement).
     """
 
-    def __init__(self, engine: Engine, settings: _engines.Settings, timeout: Any) -> None:
+    def __init__(self, engine: Engine, settings: _engines.Settings, timeout: Any, daemon: Optional[Daemon] = None) -> None:
         """Checks the library and the parameters of `engine.own`. A rank without the library logs the reason, and takes part in
         the agreement without planning. errors: InvalidArgument for a setting; Unimplemented for other parameters."""
         self._engine, self.own = engine, engine.own
-        self._settings = settings
+        self._settings, self._daemon = settings, daemon
         self._timeout = real("timeout", timeout)
         if not 0 < self._timeout < float("inf"):
             raise InvalidArgument(f"timeout is {self._timeout:g}, expected seconds above 0")
@@ -79,7 +83,12 @@ class Guard:
         if slots is None:
             slots = self._kept(arguments)
         if slots is None:
-            return self._without_incumbent(arguments, given, named)
+            answer = self._without_incumbent(arguments, given, named)
+            if self._daemon is not None:  # the next question needs a current placement
+                with contextlib.suppress(Error):
+                    first = answer[0] if isinstance(answer, tuple) else answer
+                    self._last[self._shape(arguments, np.empty((0, 0)))] = np.array(_engines.slots_of(first))
+            return answer
         self._last[self._shape(arguments, slots)] = slots.copy()
         return self._engine.answer(slots, arguments)
 
@@ -124,20 +133,32 @@ class Guard:
                 slots = agreement.decide(lambda: _to_bytes(self._plan(arguments)), lambda each: self._read(each, arguments))
         except Exception as error:
             self._log_failure("the placement stays as it is", error)
+            self._settle(error)
             return None
-        if slots is not None and self._told:
+        if self._told and (slots is not None or (self._daemon is not None and self._daemon.answers_again)):
             self._log("balances again")
             self._told.clear()
+        self._settle(None)
         return slots
+
+    def _settle(self, error: Optional[Exception]) -> None:
+        """Reports to the daemon that the ranks took its placement, or that none did because of `error`."""
+        try:
+            if self._daemon is not None:
+                self._daemon.settle(error)
+        except Exception as failure:
+            self._log_failure("the daemon received no report whether its placement was taken", failure)
 
     def _plan(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
         """Returns a new placement, None to keep the current one. errors: whatever keeps this rank from planning."""
         if self._obstacle:
             raise FailedPrecondition(self._obstacle)
         load, request = self._engine.request(**arguments)
-        if not load.any():
+        if self._daemon is None and not load.any():
             return None
         request = dataclasses.replace(request, incumbent=self._current(arguments))
+        if self._daemon is not None:  # the other ranks wait for `timeout`
+            return self._daemon.plan(self._engine.known[0][0], load, request, self._engine.stage(), 0.75 * self._timeout)
         return _engines.useful_plan(self._engine.known[0][0], load, request, self._settings)
 
     def _read(self, answer: bytes, arguments: Dict[str, Any]) -> np.ndarray:

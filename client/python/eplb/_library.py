@@ -72,6 +72,8 @@ _SIGNATURES = {
     "eplb_plan_from_maps": (c_int32, [POINTER(structs.PlanOptions), POINTER(c_void_p)]),
     "eplb_replay_options_init": (c_int32, [POINTER(structs.ReplayOptions), c_size_t]),
     "eplb_replay": (c_int32, [POINTER(structs.ReplayOptions), POINTER(c_int64), POINTER(structs.ReplayFigures)]),
+    "eplb_ask_plan": (c_int32, [POINTER(structs.PlanQuestion), c_void_p, POINTER(structs.PlanAnswer)]),
+    "eplb_settle_plan": (c_int32, [POINTER(structs.PlanQuestion), POINTER(structs.PlanAnswer), c_int32, c_char_p]),
     "eplb_splitter_create": (c_int32, [c_void_p, POINTER(structs.SplitOptions), POINTER(c_void_p)]),
     "eplb_splitter_split": (c_int32, [c_void_p, c_int32, POINTER(structs.Batch), c_int32, POINTER(structs.Split)]),
     "eplb_splitter_destroy": (None, [c_void_p]),

@@ -117,6 +117,16 @@ class ReplayFigures(ctypes.Structure):
                 *_of(c_int64, "rebalances transfers bytes")]
 
 
+class PlanQuestion(ctypes.Structure):
+    _fields_ = [_SIZE, *_of(c_char_p, "endpoint tls_ca tls_cert tls_key tls_server_name job run_id replaces_run_id engine"),
+                *_of(c_void_p, "counts current"), *_of(c_int64, "number expert_bytes"), ("timeout_s", c_double),
+                *_of(c_int32, "num_layers num_experts num_slots num_gpus num_nodes num_groups")]
+
+
+class PlanAnswer(ctypes.Structure):
+    _fields_ = [_SIZE, ("version", c_int64), *_of(c_int32, "changes reserved"), ("reason", c_char * 520), ("endpoint", c_char * 264)]
+
+
 class PlanSizes(ctypes.Structure):
     _fields_ = [_SIZE, *_of(c_int32, "num_layers num_experts num_slots max_replicas")]
 

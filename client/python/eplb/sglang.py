@@ -1,4 +1,4 @@
-"""EPLB's placements inside SGLang: its hook for the algorithm, without a daemon.
+"""EPLB's placements inside SGLang: its hook for the algorithm, which asks a daemon or plans by itself.
 
     import eplb.sglang
     eplb.sglang.register()        # in every process of SGLang: docs/serving-engines.md
@@ -17,6 +17,7 @@ import numpy as np
 
 from eplb import _engines
 from eplb._guard import Engine, Guard
+from eplb._planning import daemon_of
 from eplb._rows import is_torch
 from eplb.errors import FailedPrecondition, InvalidArgument
 
@@ -65,8 +66,9 @@ def make_hook(policy: str = "incremental", effort: str = "default", incumbent: O
     return hook
 
 
-def register(policy: str = "incremental", effort: str = "default", incumbent: Optional[Callable[[], Any]] = None,
-             timeout: float = 20.0, profiles: Any = None, max_moves_per_gpu: int = -1) -> Hook:
+def register(policy: Optional[str] = None, effort: Optional[str] = None, incumbent: Optional[Callable[[], Any]] = None,
+             timeout: float = 20.0, profiles: Any = None, max_moves_per_gpu: Optional[int] = None, endpoint: Optional[str] = None,
+             job: Optional[str] = None, expert_bytes: int = 0) -> Hook:
     """Puts EPLB's hook in the place of SGLang's function, in this process. Every process must call it; a second call has no
     effect.
 
@@ -74,16 +76,19 @@ def register(policy: str = "incremental", effort: str = "default", incumbent: Op
     placement. If a process has not called register, all ranks use SGLang's own function. So do SGLang's elasticity_aware
     algorithms, which avoid dead ranks (docs/serving-engines.md).
 
-    policy, effort, profiles, max_moves_per_gpu: of make_hook. incumbent: returns the current placement; default: SGLang's
+    policy, effort, profiles, max_moves_per_gpu: of make_hook, with its defaults. incumbent: returns the current placement; default: SGLang's
     global metadata. timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at most 8 of them.
+    endpoint, job, expert_bytes: of eplb.vllm.register. All pipeline stages are one job.
     returns: the function in place. errors: FailedPrecondition if no SGLang with a load balancer can be imported;
     Unimplemented for a function with other parameters; InvalidArgument for a setting.
     """
+    daemon = daemon_of("SGLang", endpoint, job, expert_bytes, policy=policy, effort=effort, profiles=profiles,
+                       max_moves_per_gpu=max_moves_per_gpu)
     settings, algorithms = _engines.checked(policy, effort, profiles, max_moves_per_gpu), _algorithms()
     own = getattr(algorithms.rebalance_experts, "_eplb_own", algorithms.rebalance_experts)
     location = algorithms.__name__.rpartition(".")[0] + ".expert_location"
     guard = Guard(Engine("SGLang", "0.5.23", own, _KNOWN, _request,
-                         lambda _: (incumbent or (lambda: _current(location)))(), _answer, _group), settings, timeout)
+                         lambda _: (incumbent or (lambda: _current(location)))(), _answer, _group), settings, timeout, daemon)
 
     def hook(*given: Any, **named: Any) -> Tuple[Any, Any, Any]:
         algorithm = named.get("algorithm", given[-1] if given else None)

@@ -1,4 +1,4 @@
-"""EPLB's placements inside vLLM: a policy for its expert-parallel load balancer, without a daemon.
+"""EPLB's placements inside vLLM: a policy for its expert-parallel load balancer, which asks a daemon or plans by itself.
 
     import eplb.vllm
     eplb.vllm.register()          # in every process of vLLM: docs/serving-engines.md
@@ -18,6 +18,7 @@ import numpy as np
 from eplb import _engines
 from eplb._arguments import choice
 from eplb._guard import Engine, Guard
+from eplb._planning import Daemon, daemon_of
 from eplb.errors import FailedPrecondition, Unimplemented
 from eplb.profiles import Profiles
 
@@ -71,9 +72,9 @@ class EplbPolicy:
         return _engines.tensors_of(slots, _engines.device_of(arguments.get("weight")))
 
 
-def make_policy(policy: str = "incremental", effort: str = "default", returns: str = "maps",
-                profiles: Any = None, max_moves_per_gpu: int = -1) -> Type[EplbPolicy]:
-    """Returns an EplbPolicy with these settings, which plans in its own process and raises.
+def make_policy(policy: Optional[str] = None, effort: Optional[str] = None, returns: str = "maps",
+                profiles: Any = None, max_moves_per_gpu: Optional[int] = None) -> Type[EplbPolicy]:
+    """Returns an EplbPolicy with these settings, or with those of EplbPolicy. It plans in its own process and raises.
 
     profiles: path of a file of eplb.profiles, whose loads the placement serves as well; default: EPLB_PROFILES of the
         environment. max_moves_per_gpu: experts that a GPU receives from others in a layer at most, with "incremental" and
@@ -84,8 +85,9 @@ def make_policy(policy: str = "incremental", effort: str = "default", returns: s
                                               "returns": choice("returns", returns, _RETURNS), "__module__": __name__})
 
 
-def register(policy: str = "incremental", effort: str = "default", name: str = "default", returns: Optional[str] = None,
-             timeout: float = 20.0, profiles: Any = None, max_moves_per_gpu: int = -1) -> Type[EplbPolicy]:
+def register(policy: Optional[str] = None, effort: Optional[str] = None, name: str = "default", returns: Optional[str] = None,
+             timeout: float = 20.0, profiles: Any = None, max_moves_per_gpu: Optional[int] = None, endpoint: Optional[str] = None,
+             job: Optional[str] = None, expert_bytes: int = 0) -> Type[EplbPolicy]:
     """Puts EPLB's policy in the place of one of vLLM's, in this process. Every worker must call it; a second call has no
     effect.
 
@@ -95,46 +97,55 @@ def register(policy: str = "incremental", effort: str = "default", name: str = "
     name: vLLM's policy that is replaced. returns: result that this vLLM expects, "maps" or "map"; default: by the annotation
         of the replaced policy. timeout: seconds that ranks wait for each other in one step of an agreement; a request takes at
         most 8 of them, which must be less than the engine's own time-outs. policy, effort, profiles, max_moves_per_gpu: of
-        make_policy.
+        make_policy, with its defaults.
+    endpoint, job: an eplbd, or several as in the endpoint of a client, and the engine's name there; default: EPLB_ENDPOINT, which
+        counts only with a job, and EPLB_JOB. Rank 0 then asks the daemon, for at most three quarters of `timeout`, and plans
+        nothing itself. The settings of planning are the daemon's (eplbctl set policy), so that policy, effort, profiles and
+        max_moves_per_gpu are refused. Files of TLS are those of the environment: EPLB_TLS_CA, EPLB_TLS_CERT, EPLB_TLS_KEY. The
+        job's name is followed by "-LAYERSxEXPERTS", which tells a model from its draft model, and with several pipeline stages
+        by "-stageN". expert_bytes: weights of one expert of one layer, for the price of a move; 0: moves have none.
     returns: the class. A vLLM without policies gets its function rebalance_experts replaced. errors: FailedPrecondition if no
     vLLM with a load balancer can be imported, and for an unknown name; Unimplemented for a policy
     class with other abstract methods and for a function with other parameters; InvalidArgument for a setting.
     """
     settings = {"policy": policy, "effort": effort, "profiles": profiles, "max_moves_per_gpu": max_moves_per_gpu}
+    daemon = daemon_of("vLLM", endpoint, job, expert_bytes, **settings)
     try:
         policies = importlib.import_module(_POLICIES)
     except ModuleNotFoundError as error:
         if error.name != _POLICIES:
             raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
-        return _replace_function(returns, timeout, settings)
+        return _replace_function(returns, timeout, settings, daemon)
     if name not in policies.EPLB_POLICIES:
         raise FailedPrecondition(f"vLLM has no policy '{name}', it has {', '.join(sorted(policies.EPLB_POLICIES))}")
     asked = sorted(getattr(policies.AbstractEplbPolicy, "__abstractmethods__", ()))
     if asked != ["rebalance_experts"]:
         raise Unimplemented(f"vLLM's AbstractEplbPolicy asks for {', '.join(asked) or 'nothing'}: only rebalance_experts is "
                             f"known (docs/serving-engines.md)")
-    chosen = _guarded(policies.EPLB_POLICIES[name].rebalance_experts, returns, timeout, settings)
+    chosen = _guarded(policies.EPLB_POLICIES[name].rebalance_experts, returns, timeout, settings, daemon)
     policies.EPLB_POLICIES[name] = chosen
     return chosen
 
 
-def _replace_function(returns: Optional[str], timeout: float, settings: Dict[str, Any]) -> Type[EplbPolicy]:
+def _replace_function(returns: Optional[str], timeout: float, settings: Dict[str, Any],
+                      daemon: Optional[Daemon]) -> Type[EplbPolicy]:
     try:
         modules = [importlib.import_module(each) for each in (_ALGORITHM, _STATE)]
     except ModuleNotFoundError as error:
         raise FailedPrecondition(f"no vLLM with a load balancer here: {error}") from None
-    chosen = _guarded(modules[0].rebalance_experts, returns or "maps", timeout, settings)
+    chosen = _guarded(modules[0].rebalance_experts, returns or "maps", timeout, settings, daemon)
     for module in modules:
         module.rebalance_experts = chosen.rebalance_experts  # type: ignore[attr-defined]
     return chosen
 
 
-def _guarded(installed: Any, returns: Optional[str], timeout: float, settings: Dict[str, Any]) -> Type[EplbPolicy]:
+def _guarded(installed: Any, returns: Optional[str], timeout: float, settings: Dict[str, Any],
+             daemon: Optional[Daemon]) -> Type[EplbPolicy]:
     own: Callable[..., Any] = installed.own if isinstance(installed, Guard) else installed
     chosen = make_policy(returns=returns or _returns_of(own), **settings)
     engine = Engine("vLLM", "0.33.0", own, _KNOWN, _request, lambda arguments: arguments.get("old_global_expert_indices"),
-                    chosen._answer, _group)
-    chosen.rebalance_experts = Guard(engine, chosen._settings(), timeout)  # type: ignore[method-assign]
+                    chosen._answer, _group, _stage)
+    chosen.rebalance_experts = Guard(engine, chosen._settings(), timeout, daemon)  # type: ignore[method-assign]
     return chosen
 
 
@@ -158,3 +169,10 @@ def _group() -> Any:
         return None
     state = importlib.import_module("vllm.distributed.parallel_state")
     return (getattr(state, "get_eplb_group", None) or state.get_ep_group)().cpu_group
+
+
+def _stage() -> str:
+    """Returns "-stage1" and the like if vLLM has several pipeline stages, otherwise ""."""
+    stages = getattr(importlib.import_module("vllm.distributed.parallel_state"), "get_pp_group", None) if _group() else None
+    stage = stages() if stages else None
+    return f"-stage{stage.rank_in_group}" if stage and stage.world_size > 1 else ""
