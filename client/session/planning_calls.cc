@@ -115,7 +115,11 @@ absl::StatusOr<PlanAnswer> AskPlan(const PlanningDaemons& daemons, const PlanQue
     absl::StatusOr<PlanAnswer> answer =
         AskAt(endpoint, daemons.tls, is_last ? left : left / 2, request, topology);
     if (answer.ok()) return answer;
-    failure = At(endpoint, answer.status(), failure);
+    failure = At(endpoint,
+                 absl::IsUnimplemented(answer.status())
+                     ? absl::UnimplementedError("this daemon is too old to plan for engines")
+                     : answer.status(),
+                 failure);
     if (!absl::IsUnavailable(failure) && !absl::IsDeadlineExceeded(failure)) break;
   }
   return failure;

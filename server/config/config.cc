@@ -30,9 +30,10 @@ absl::Status At(const std::string& source, const absl::Status& status) {
 }
 
 // Variables of our clients that begin as one of ours.
-constexpr std::string_view kOfClients[] = {"EPLB_CONTEXT",        "EPLB_DISABLE", "EPLB_ENDPOINT",
-                                           "EPLB_LAUNCH_ID",      "EPLB_LIBRARY", "EPLB_TAKE_OVER",
-                                           "EPLB_TLS_SERVER_NAME"};
+constexpr std::string_view kOfClients[] = {
+    "EPLB_CONTEXT",  "EPLB_DISABLE",   "EPLB_ENDPOINT",
+    "EPLB_JOB",      "EPLB_LAUNCH_ID", "EPLB_LIBRARY",
+    "EPLB_PROFILES", "EPLB_TAKE_OVER", "EPLB_TLS_SERVER_NAME"};
 
 bool IsOfClients(std::string_view variable) {
   return std::ranges::find(kOfClients, variable) != std::end(kOfClients);

@@ -61,7 +61,7 @@ class ServingEnginesTest(unittest.TestCase):
         names = {}
         exec(compile(with_settings.code, "docs/serving-engines.md", "exec"), names)
         names["register"]()
-        self.assertEqual((self.policies["default"].policy, self.policies["default"].effort), ("balanced", "fast"))
+        self.assertIsNotNone(self.policies["default"].rebalance_experts._daemon)
 
         started = []
         engine_stand_ins.module("sglang.launch_server", run_server=started.append)

@@ -12,6 +12,7 @@
 #include "absl/time/time.h"
 
 #include "tests/client/session/planning_server.h"
+#include "tests/client/session/scripted_daemon.h"
 
 namespace eplb {
 namespace {
@@ -107,6 +108,13 @@ TEST(PlanningCallsTest, ARefusalIsNotAskedElsewhere) {
   EXPECT_EQ(status, absl::FailedPreconditionError(
                         absl::StrCat("eplbd at ", first.endpoint(), ": another shape")));
   EXPECT_THAT(second.asked(), IsEmpty());
+}
+
+TEST(PlanningCallsTest, ADaemonWithoutTheCallIsCalledOld) {
+  const ScriptedDaemon old({});
+  EXPECT_EQ(Ask(old.endpoint()).status(),
+            absl::UnimplementedError(absl::StrCat("eplbd at ", old.endpoint(),
+                                                  ": this daemon is too old to plan for engines")));
 }
 
 TEST(PlanningCallsTest, TheDeadlineBoundsTheWholeList) {
