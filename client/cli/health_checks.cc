@@ -103,6 +103,10 @@ Verdict CheckRanks(const v1::JobStatus& job) {
     const std::string ends = EndsOfRanks(job);
     return Passed(ends.empty() ? "none is expected: the run has ended" : ends);
   }
+  if (!job.engine().empty() && job.connected_ranks() == 1) {
+    return Passed(job.engine(), " asks for ", job.shape().num_gpus(), " GPUs, at question ",
+                  job.step());
+  }
   const std::string away = RanksWhere(job, [](const auto& rank) { return !rank.connected(); });
   std::string detail =
       absl::StrCat(job.connected_ranks(), " of ", job.world_size(), " ranks are connected");
@@ -322,8 +326,10 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
   if (!HasEnded(job)) {
     add("reports", CheckReports(job));
     if (job.has_coverage()) add("tokens", CheckTokens(job));
-    add("library", CheckLibraries(job));
-    for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
+    if (job.engine().empty()) {
+      add("library", CheckLibraries(job));
+      for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
+    }
     add("mode", CheckMode(job));
   }
   add("decisions", CheckPlans(job, plans));

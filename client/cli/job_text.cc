@@ -168,6 +168,9 @@ std::string StateNotes(const v1::JobStatus& job, const std::string& before,
     add(absl::StrCat("STALLED (", job.stalled(), "): ", job.stalled_reason()), Colour::kRed);
   }
   const bool lives = !HasEnded(job);
+  if (lives && !job.engine().empty()) {
+    add(absl::StrCat(job.engine(), " asks for placements; a step is a question"), Colour::kNone);
+  }
   if (lives && !job.worse_reason().empty()) add("WORSE: " + job.worse_reason(), Colour::kYellow);
   add(CandidateText(job), Colour::kYellow);
   add(RefusedText(job), Colour::kYellow);

@@ -125,6 +125,20 @@ void CutNextChunk(DecisionContext& context, Job& job) {
   }
 }
 
+// How the chunk was switched. An engine tells only that it was.
+std::string CommittedText(const Run& run, const Proposal& proposal) {
+  const wire::Propose& message = proposal.message;
+  if (const std::string& engine = run.asking.engine; !engine.empty()) {
+    return absl::StrCat("version ", message.version, " was committed: ", engine, " took it");
+  }
+  return absl::StrFormat(
+      "version %d (chunk %d of %d) was committed at step %s: %s received, longest boundary %.3f s",
+      message.version, message.chunk + 1, message.num_chunks,
+      proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
+      proposal.received_bytes ? BytesText(*proposal.received_bytes) : "an unknown number of bytes",
+      proposal.longest_pause_seconds);
+}
+
 // All ranks run the proposal: it is the current placement, whatever the state was.
 void Commit(DecisionContext& context, Job& job) {
   AddMoves(context, job);
@@ -139,15 +153,7 @@ void Commit(DecisionContext& context, Job& job) {
   ++job.decisions.commits;
   Remember(job);
   StoreJob(context, job);
-  RecordEvent(
-      context, job, "committed", message.version,
-      absl::StrFormat("version %d (chunk %d of %d) was committed at step %s: %s received, longest "
-                      "boundary %.3f s",
-                      message.version, message.chunk + 1, message.num_chunks,
-                      proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
-                      proposal.received_bytes ? BytesText(*proposal.received_bytes)
-                                              : "an unknown number of bytes",
-                      proposal.longest_pause_seconds));
+  RecordEvent(context, job, "committed", message.version, CommittedText(*job.current, proposal));
   NoteCommitted(context, job, proposal);
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);
   if (proposal.longest_pause_seconds > most) {

@@ -82,7 +82,7 @@ eplb.main = (() => {
       balancedness_predicted: (eplb.series.isPrediction(job) ? `± ${job.prediction_error?.toFixed(3) ?? "unknown"}` : "computed")
         + (isNumber(job.balancedness_seen) ? "" : ", not seen yet"),
       connected_ranks: `of ${count(job.world_size)}`,
-      step: source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : "",
+      step: job.engine ? `questions of ${job.engine}` : source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : "",
     };
     return columns("JobStatus")
       .filter(({ key, of }) => key !== "job" && key !== "state" && (of(job) !== "–" || key === "balancedness" || key === "balancedness_without_eplb"))

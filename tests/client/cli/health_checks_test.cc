@@ -47,6 +47,14 @@ TEST_F(ChecksTest, AHealthyJobPassesAll) {
   }
 }
 
+TEST_F(ChecksTest, AnEngineIsOneRankForAllGpusWithoutLibraryAndTransport) {
+  job_.set_engine("vLLM 0.33.0");
+  job_.set_connected_ranks(1);
+  EXPECT_THAT(One("ranks").detail, HasSubstr("vLLM 0.33.0 asks for 3 GPUs, at question "));
+  EXPECT_EQ(One("library").name, "missing");
+  EXPECT_EQ(One("transport").name, "missing");
+}
+
 TEST_F(ChecksTest, AJobThatIsWorseThanWithoutEplbFails) {
   EXPECT_EQ(One("gain").result, Result::kOk);
   job_.set_worse_reason("less even than without EPLB for 3 windows in a row");

@@ -84,6 +84,7 @@ TEST_F(EngineTest, AnAnswerCarriesTheWholePlacementAndIsInForceOnceItIsTaken) {
   EXPECT_EQ(view.state(), v1::JOB_STATE_IDLE);
   EXPECT_EQ(view.version(), answer->version);
   EXPECT_EQ(view.engine(), "vLLM 0.33.0");
+  EXPECT_EQ(daemon.LastReason("committed"), "version 1 was committed: vLLM 0.33.0 took it");
   EXPECT_EQ(view.step(), 1);
   EXPECT_FALSE(daemon.plans().rbegin()->second.has_pause_seconds());
 }
