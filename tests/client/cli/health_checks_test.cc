@@ -50,6 +50,7 @@ TEST_F(ChecksTest, AHealthyJobPassesAll) {
 TEST_F(ChecksTest, AnEngineIsOneRankForAllGpusWithoutLibraryAndTransport) {
   job_.set_engine("vLLM 0.33.0");
   job_.set_connected_ranks(1);
+  job_.mutable_shape()->set_num_gpus(3);
   EXPECT_THAT(One("ranks").detail, HasSubstr("vLLM 0.33.0 asks for 3 GPUs, at question "));
   EXPECT_EQ(One("library").name, "missing");
   EXPECT_EQ(One("transport").name, "missing");
