@@ -81,7 +81,7 @@ eplb.main = (() => {
         ? "a rank's library is too old to report it" : "computed: the same tokens, one slot per expert",
       balancedness_predicted: (eplb.series.isPrediction(job) ? `± ${job.prediction_error?.toFixed(3) ?? "unknown"}` : "computed")
         + (isNumber(job.balancedness_seen) ? "" : ", not seen yet"),
-      connected_ranks: `of ${count(job.world_size)}`,
+      connected_ranks: job.engine ? "asks for all GPUs" : `of ${count(job.world_size)}`,
       step: job.engine ? `questions of ${job.engine}` : source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : "",
     };
     return columns("JobStatus")

@@ -27,7 +27,7 @@ eplb.ranks = (() => {
     const known = isNumber(job.connected_ranks);
     const parts = [finished ? `${count(finished)} of ${count(job.world_size)} ranks have finished`
       : known ? `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected` : counted(job.world_size, "rank")];
-    if (job.engine) parts.splice(0, 1, `${job.engine} asks for placements for ${counted(job.shape.num_gpus, "GPU")}, and a step is a question`);
+    if (job.engine) parts.splice(0, 1, `${job.engine} asks for placements for ${counted(job.num_gpus, "GPU")}, and a step is a question`);
     if (missing.length) parts.push(`missing: ${listed(missing, "rank")}`);
     if (slow.length) parts.push(`slow: ${listed(slow.map((one) => one.gpu), "GPU")}. ${slow[0].reason}`);
     if (isNumber(job.step_seconds)) parts.push(`a step takes ${seconds(job.step_seconds)} on average`);
