@@ -3,6 +3,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <random>
+#include <string>
+#include <vector>
+
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -251,6 +255,49 @@ TEST_F(EngineTest, ADrainAnswersTheQuestionThatWaits) {
   daemon.Handle(DrainRequested{absl::Seconds(1)});
   EXPECT_EQ(engine.AnswerTo(ticket)->placement, nullptr);
   EXPECT_EQ(engine.AnswerTo(engine.Ask())->placement, nullptr);
+}
+
+// An engine of random luck: answers are taken or lost, its daemon restarts or cannot write, and
+// operators interfere. No question is left without an answer, and what the engine runs is known.
+TEST(EngineRandomTest, TheDaemonKnowsWhatRunsAfterEveryQuestion) {
+  for (uint32_t seed = 1; seed <= 200; ++seed) {
+    SCOPED_TRACE(seed);
+    std::mt19937 random(seed);
+    const auto one_in = [&random](uint32_t n) { return random() % n == 0; };
+    const auto any = [&random] {
+      std::vector<int32_t> layers;
+      for (int32_t layer = 0; layer < 4; ++layer) {
+        if (random() % 2 == 0) layers.push_back(layer);
+      }
+      return Exchanged(layers);
+    };
+    CoreHarness daemon(EngineConfig());
+    Engine engine(daemon);
+    for (int step = 0; step < 60; ++step) {
+      if (one_in(10)) (void)daemon.Ask(Rebalance{.force = true});
+      if (one_in(3)) (void)daemon.AnswerSolve(any());
+      if (one_in(10)) (void)daemon.Ask(Pause{});
+      if (one_in(5)) (void)daemon.Ask(Resume{});
+      if (one_in(10)) (void)daemon.Ask(Rollback{});
+      if (one_in(20)) engine.current = any();
+      if (one_in(20)) daemon.Restart();
+      daemon.store_works = !one_in(10);
+      daemon.Advance(absl::Seconds(one_in(20) ? 5000 : 7));
+      const int64_t ticket = engine.Ask();
+      if (!daemon.replies().contains(ticket)) (void)daemon.AnswerSolve(any());
+      ASSERT_TRUE(daemon.replies().contains(ticket)) << daemon.state();
+      const Outcome answer = engine.AnswerTo(ticket);
+      daemon.store_works = true;
+      ASSERT_NE(daemon.state(), "QUARANTINE") << daemon.LastReason("quarantined");
+      if (!answer.ok()) continue;
+      ASSERT_EQ(daemon.core().PlacementInForce(kJob)->placement, engine.current);
+      if (answer->placement == nullptr) continue;
+      ASSERT_NE(*answer->placement, engine.current);
+      const bool taken = !one_in(4);
+      if (taken) engine.current = *answer->placement;
+      if (!one_in(4)) EXPECT_TRUE(engine.Settle(answer->version, taken).ok());
+    }
+  }
 }
 
 }  // namespace
