@@ -390,8 +390,8 @@ void On(DecisionContext& context, const StoreFailed& event) {
     OnTermNotStored(context, last_hello, event.status);
   } else if (const auto job = context.state.jobs.find(event.job); job != context.state.jobs.end()) {
     OnJobNotStored(context, job->second, event.status);
-    RepeatAnswer(context, job->second, event.status);
   }
+  FailQuestions(context, event.status);
 }
 
 void On(DecisionContext& context, const Change& event) { HandleChange(context, event); }

