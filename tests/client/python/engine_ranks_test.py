@@ -33,7 +33,7 @@ class Vllm:
     """Calls the policy as vLLM does: at the profile run on the main thread, later on a worker thread."""
 
     def __init__(self, group):
-        self.policies, self.slots = engine_stand_ins.vllm(group), START.clone()
+        self.policies, self.slots = engine_stand_ins.vllm(group), {}  # by the model's layers
 
     def install_other_version(self):
         own = self.policies["default"].rebalance_experts
@@ -46,14 +46,15 @@ class Vllm:
         answers = []
 
         def call():
-            answers.append(self.policies["default"].rebalance_experts(load, SLOTS, groups, 1, WORLD, self.slots, **more))
+            slots = self.slots.get(len(load), START[:len(load)])
+            answers.append(self.policies["default"].rebalance_experts(load, SLOTS, groups, 1, WORLD, slots, **more))
 
         worker = threading.Thread(target=call)
         worker.start() if load.any() else call()
         if load.any():
             worker.join()
-        self.slots = answers[0]
-        return self.slots.tolist()
+        self.slots[len(load)] = answers[0]
+        return answers[0].tolist()
 
 
 class Sglang:
