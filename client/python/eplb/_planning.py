@@ -36,9 +36,10 @@ class Daemon:
     answers_again: the newest question was answered, the one before it was not. threads: one call at a time.
     """
 
+    _runs: Dict[str, _Run] = {}  # of this process, by job: a second registration continues them
+
     def __init__(self, engine: str, endpoint: str, job: str, expert_bytes: int) -> None:
         self._engine, self._endpoint, self._job, self._expert_bytes = engine, endpoint, job, expert_bytes
-        self._runs: Dict[str, _Run] = {}  # by job
         self._open: Optional[Tuple[Any, Any]] = None  # question and answer whose outcome the daemon does not know
         self._failed = self.answers_again = False
 

@@ -26,6 +26,7 @@ class Calls:
 
     def __init__(self, test):
         self.slots, self.endpoint, self.asked, self.settled = None, gone(), [], []
+        test.addCleanup(_planning.Daemon._runs.clear)
         for name in ("eplb_ask_plan", "eplb_settle_plan"):
             patch = unittest.mock.patch.object(_library.load(), name, getattr(self, name))
             patch.start()
@@ -67,7 +68,7 @@ class QuestionTest(unittest.TestCase):
     def test_a_question_has_what_the_engine_measured_and_its_answer_is_settled(self):
         policy, self.calls.slots = self.register(expert_bytes=44, timeout=8), MOVED
         self.assertTrue(torch.equal(policy.rebalance_experts(LOAD + 0.4, 12, None, 1, 4, START), MOVED))
-        self.calls.slots = None
+        policy, self.calls.slots = self.register(expert_bytes=44), None  # a second time, as plugins may be loaded
         self.assertTrue(torch.equal(policy.rebalance_experts(0 * LOAD, 12, None, 1, 4, MOVED), MOVED))
         first, second = self.calls.asked
         self.assertEqual((first["counts"], first["current"]), (LOAD.tolist(), START.tolist()))
