@@ -76,15 +76,16 @@ grpc::Status AwaitCall(grpc::ClientContext& context, const Call& call) {
 }
 
 // Calls `call(channel, grpc::ClientContext*)` with a deadline. A connection that is refused is
-// tried again for kListenGrace, then told by its cause rather than waited for until the deadline.
+// tried again for `grace`, then told by its cause rather than waited for until the deadline.
 // errors: Unavailable, DeadlineExceeded, and those of the call and of MakeChannel; a standby's
 // carries wire::LeaderIn.
 template <class Call>
 absl::Status CallDaemon(const std::string& endpoint, const wire::TlsFiles& tls,
-                        absl::Duration timeout, const Call& call) {
+                        absl::Duration timeout, const Call& call,
+                        absl::Duration grace = kListenGrace) {
   constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(100);
   const absl::Time begin = absl::Now();
-  const absl::Time listens_by = begin + std::min(kListenGrace, timeout);
+  const absl::Time listens_by = begin + std::min(grace, timeout);
   absl::Status status;
   std::string cause;  // cause of any attempt: a later one may end before the system has one
   while (true) {

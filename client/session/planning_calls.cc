@@ -57,12 +57,25 @@ absl::Status CheckNames(const PlanningDaemons& daemons, const std::string& job,
                       ", expected above 0, at most 24h");
 }
 
+// Calls `call(Planning stub, grpc::ClientContext*)` once: the next question follows anyway, and the
+// engine waits.
+template <class Call>
+absl::Status CallPlanning(const std::string& endpoint, const wire::TlsFiles& tls,
+                          absl::Duration timeout, const Call& call) {
+  return CallDaemon(
+      endpoint, tls, timeout,
+      [&](const auto& channel, auto* context) {
+        return call(*v1::Planning::NewStub(channel), context);
+      },
+      /*grace=*/absl::ZeroDuration());
+}
+
 absl::StatusOr<PlanAnswer> AskAt(const std::string& endpoint, const wire::TlsFiles& tls,
                                  absl::Duration timeout, const v1::PlanRequest& request,
                                  const Topology& topology) {
   v1::PlanResponse response;
-  EPLB_RETURN_IF_ERROR(CallDaemon(endpoint, tls, timeout, [&](const auto& channel, auto* context) {
-    return v1::Planning::NewStub(channel)->Plan(context, request, &response);
+  EPLB_RETURN_IF_ERROR(CallPlanning(endpoint, tls, timeout, [&](auto& planning, auto* context) {
+    return planning.Plan(context, request, &response);
   }));
   if (response.version() > std::numeric_limits<int64_t>::max()) {
     return Internal("the answer's version is ", response.version());
@@ -135,10 +148,9 @@ absl::Status SettlePlan(const PlanningDaemons& daemon, const PlanOutcome& outcom
   request.set_taken(outcome.taken);
   request.set_reason(Clipped(outcome.reason));
   v1::SettleResponse response;
-  const absl::Status status = CallDaemon(
-      daemon.endpoint, daemon.tls, daemon.timeout, [&](const auto& channel, auto* context) {
-        return v1::Planning::NewStub(channel)->Settle(context, request, &response);
-      });
+  const absl::Status status = CallPlanning(
+      daemon.endpoint, daemon.tls, daemon.timeout,
+      [&](auto& planning, auto* context) { return planning.Settle(context, request, &response); });
   return status.ok() ? status : At(daemon.endpoint, status, absl::OkStatus());
 }
 
