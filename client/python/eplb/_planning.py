@@ -36,7 +36,7 @@ class Daemon:
     answers_again: the newest question was answered, the one before it was not. threads: one call at a time.
     """
 
-    _runs: Dict[str, _Run] = {}  # of this process, by job: a second registration continues them
+    _runs: Dict[str, _Run] = {}  # runs of this process, by job; a second registration continues them
 
     def __init__(self, engine: str, endpoint: str, job: str, expert_bytes: int) -> None:
         self._engine, self._endpoint, self._job, self._expert_bytes = engine, endpoint, job, expert_bytes
