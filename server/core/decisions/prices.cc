@@ -116,8 +116,10 @@ Costs CostsOf(const State& state, const Job& job) {
 }
 
 BoundaryLimits LimitsOf(const Job& job) {
-  // An engine takes a whole answer, and has its own rules for the pauses of its switch.
-  if (!job.current->asking.engine.empty()) return {.layers_per_chunk = wire::kMaxLayers};
+  // An answer is a chunk. How long an engine pauses for it is the engine's own.
+  if (!job.current->asking.engine.empty()) {
+    return {.layers_per_chunk = job.settings.layers_per_chunk};
+  }
   BoundaryLimits limits{.layers_per_chunk = job.settings.layers_per_chunk,
                         .rows_per_chunk = RowsPerChunk(job),
                         .max_pause_seconds = absl::ToDoubleSeconds(job.settings.max_pause),
@@ -127,7 +129,9 @@ BoundaryLimits LimitsOf(const Job& job) {
 }
 
 SwitchTime SwitchTimeOf(const Job& job) {
-  if (!job.current->asking.engine.empty()) return {};  // all layers, before the next window
+  if (!job.current->asking.engine.empty()) {  // before the next window
+    return {.layers_per_chunk = job.settings.layers_per_chunk};
+  }
   const BoundaryLimits limits = LimitsOf(job);
   const double step_seconds = SecondsPerStep(job.current->rate);
   const double decide_steps =

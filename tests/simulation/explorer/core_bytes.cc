@@ -16,11 +16,11 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(HasSize(sizeof(Rank), 448), "core::Rank changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Run), 688), "core::Run changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(Run), 760), "core::Run changed: look at BytesOf and Simplify");
 static_assert(HasSize(sizeof(core::Proposal), 408),
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(State), 7344), "core::State changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Job), 4968), "core::Job changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(State), 7536), "core::State changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(Job), 5112), "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
@@ -46,7 +46,8 @@ void Simplify(Run& run) {
   run.moved.clear();
   run.reuse_told = false;
   run.since = kNow;
-  run.front = {};  // there are no reports
+  run.front = {};   // there are no reports
+  run.asking = {};  // and no engines
   // Steps advance until deadlines pass; only the first run may hang.
   run.rate = {.told = {}, .due = kBetween};
   if (IndexOf(run.name) == 1) run.rate.due = absl::InfiniteFuture();

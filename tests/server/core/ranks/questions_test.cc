@@ -65,9 +65,10 @@ class Engine {
 };
 
 // Decides at every question.
-Config EngineConfig() {
+Config EngineConfig(int32_t layers_per_chunk = 4) {
   Config config = TestConfig();
   config.settings.every_steps = 0;
+  config.settings.layers_per_chunk = layers_per_chunk;
   return config;
 }
 
@@ -115,6 +116,17 @@ TEST_F(EngineTest, AnAnswerThatWasNotTakenIsWithdrawnWithTheReason) {
   EXPECT_EQ(daemon.View().version(), 0);
   EXPECT_THAT(daemon.LastReason("withdrawn"), HasSubstr("rank 2 did not answer"));
   EXPECT_EQ(engine.Settle(answer->version, true).status().code(), absl::StatusCode::kNotFound);
+}
+
+TEST_F(EngineTest, LayersBeyondTheLimitOfAnAnswerFollowInTheNextOne) {
+  CoreHarness capped{EngineConfig(3)};
+  Engine asker{capped};
+  const Outcome first = asker.AskFor(Exchanged({0, 1, 2, 3}));
+  EXPECT_EQ(*first->placement, Exchanged({0, 1, 2}));
+  ASSERT_TRUE(asker.Settle(first->version, true).ok());
+  asker.current = *first->placement;
+  const Outcome second = asker.AnswerTo(asker.Ask());
+  EXPECT_EQ(*second->placement, Exchanged({0, 1, 2, 3}));
 }
 
 TEST_F(EngineTest, AKeptPlacementIsAnAnswerWithTheReason) {
@@ -271,7 +283,7 @@ TEST(EngineRandomTest, TheDaemonKnowsWhatRunsAfterEveryQuestion) {
       }
       return Exchanged(layers);
     };
-    CoreHarness daemon(EngineConfig());
+    CoreHarness daemon(EngineConfig(seed % 2 == 0 ? 2 : 4));
     Engine engine(daemon);
     for (int step = 0; step < 60; ++step) {
       if (one_in(10)) (void)daemon.Ask(Rebalance{.force = true});
