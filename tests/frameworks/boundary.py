@@ -25,11 +25,16 @@ FACTORIES = ("arange", "as_tensor", "empty", "empty_like", "full", "ones", "ones
 
 def install():
     torch.compile = _as_it_is  # Megatron compiles small functions, which takes half a minute
-    sys.meta_path.append(_HollowFinder(("triton",)))
+    hollow("triton")
     _random_states()
     _streams()
     _devices()
     _split_sizes()
+
+
+def hollow(*names):
+    """Makes packages that are not installed importable. All they have are classes that do nothing."""
+    sys.meta_path.append(_HollowFinder(names))
 
 
 def _as_it_is(function=None, **_):

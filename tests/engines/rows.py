@@ -1,0 +1,180 @@
+"""The rows of an engine: 4 ranks count loads that drift, have experts rearranged, and meet faults.
+
+The ranks are forked: the engine is imported once, by their parent.
+"""
+
+import contextlib
+import importlib
+import logging.handlers
+import os
+import subprocess
+import sys
+import time
+from unittest import mock
+
+import numpy as np
+
+import eplb.sglang
+import eplb.vllm
+import experts
+import ranks
+from eplb import placement
+from eplb._agreement import Agreement
+
+WORLD = 4
+TIMEOUT = 2 * ranks.PATIENCE  # of register
+SECONDS = 120 * ranks.PATIENCE  # limit of a row
+ADAPTERS = {"vllm": eplb.vllm, "vllm_sync": eplb.vllm, "sglang": eplb.sglang}
+VLLM = ("vllm", "vllm_sync")
+
+# layers: of each model. stages: of the pipeline. groups: of the router. nodes: 0 for those that the engine finds. settings: of
+# register. windows: number of rearrangements. loads: what is counted in a window instead of a drifting load. faults: (fault, rank)
+# in a window. absent: ranks without the plugin. kept: windows after which the map must be the old one. moved: largest share of slots
+# that may receive an expert from another GPU, after the first window. logs: patterns of all lines of a rank. engines: that have
+# the row.
+DEFAULTS = {"layers": [experts.LAYERS], "stages": 1, "groups": 1, "nodes": 0, "settings": {}, "windows": 12, "loads": {}, "faults": {},
+            "absent": (), "kept": (), "moved": 0.1, "logs": {}, "engines": ADAPTERS}
+STAYS = r"the placement stays as it is: "
+AGAIN = r"balances again$"
+OWN = r" of 4 lacks EPLB's plugin or was late: all ranks use \w+'s own policy until they restart$"
+LATE = STAYS + r"rank 0 of 4 published no placement within"
+ROWS = {
+    "drift": {"windows": 20},
+    "groups": {"windows": 20, "groups": 8, "nodes": 4, "moved": 0.17},
+    "no_groups": {"groups": None},
+    "two_models": {"layers": [experts.LAYERS, 1], "engines": VLLM},
+    "two_stages": {"stages": 2, "engines": VLLM},
+    "zeros": {"loads": {0: "zeros", 5: "zeros", 6: "zeros"}, "kept": (0, 5, 6)},
+    "no_gain": {"settings": {"policy": "balanced"}, "loads": {5: "even"}, "kept": (5,), "moved": 1},
+    "stopped": {"faults": {4: ("stopped", 2), 8: ("stopped", 0)}, "kept": (4, 8),
+                "logs": {0: (STAYS + "rank 2 of 4 did not acknowledge", AGAIN, STAYS + "ranks 1, 2, 3 of 4 did not ack", AGAIN),
+                         1: (LATE, AGAIN), 2: (LATE, AGAIN), 3: (LATE, AGAIN)}},
+    "plan_fails": {"faults": {4: ("plan_fails", 0), 8: ("plan_fails", 2)}, "kept": (4,),
+                   "logs": {0: (STAYS + "MemoryError: no memory", AGAIN)}},
+    "absent": {"absent": (2,), "moved": 1, "logs": {0: ("rank 2" + OWN,)}},
+    "absent_0": {"absent": (0,), "moved": 1, "logs": {1: ("rank 0" + OWN,)}},
+}
+_registration = []  # what the plugin calls in this process
+
+
+def plugin():
+    """Is the entry point that the engine calls."""
+    _registration[-1]()
+
+
+def install_plugin(directory, group):
+    """Makes the process that calls this one in which a package with the plugin is installed."""
+    package = directory / "eplb_in_engine-1.dist-info"
+    package.mkdir(exist_ok=True)
+    (package / "METADATA").write_text("Metadata-Version: 2.1\nName: eplb-in-engine\nVersion: 1\n")
+    (package / "entry_points.txt").write_text(f"[{group}]\neplb = rows:plugin\n")
+    sys.path.append(str(directory))
+
+
+def stop_this_process():
+    """Stops this process with SIGSTOP, for longer than the ranks wait for each other."""
+    script = f"kill -STOP {os.getpid()}; sleep {1.5 * TIMEOUT}; kill -CONT {os.getpid()}"
+    with subprocess.Popen(["sh", "-c", script]) as stopper:
+        while stopper.poll() is None:
+            time.sleep(0.01)
+
+
+@contextlib.contextmanager
+def harmed(fault):
+    decide = Agreement.decide
+
+    def stopped(*given):
+        stop_this_process()
+        return decide(*given)
+
+    if fault == "stopped":
+        with mock.patch.object(Agreement, "decide", stopped):
+            yield
+    elif fault == "plan_fails":
+        with mock.patch.object(placement, "plan", side_effect=MemoryError("no memory")):
+            yield
+    else:
+        yield
+
+
+def counted(kind, slots, load):
+    """Returns the load of a window: no tokens, as many for each slot of the current map, or the drifting load."""
+    if kind == "zeros":
+        return np.zeros_like(load)
+    if kind == "even":
+        return experts.TOKENS * experts.replicas(slots, load.shape[1])
+    return load
+
+
+def serve(rank, name, port, directory, row):
+    """Runs one rank. Returns its ranks' group, its log, and of each window the loads, the maps after it and its seconds."""
+    log = logging.handlers.BufferingHandler(10 ** 6)
+    logging.getLogger("eplb").addHandler(log)
+    module = importlib.import_module("sglang_rank" if name == "sglang" else "vllm_rank")
+    _registration.append(lambda: ADAPTERS[name].register(timeout=TIMEOUT, **row["settings"]))
+    if rank not in row["absent"]:
+        install_plugin(directory, module.PLUGINS)
+    engine = module.Rank(rank, WORLD, port, {**row, "is_async": name == "vllm"})
+    drifts = [experts.Loads(layers, seed=10 * engine.ranks[0] + model) for model, layers in enumerate(row["layers"])]
+    windows = [(None, engine.maps(), 0.0)]
+    for window in range(row["windows"]):
+        loads = [counted(row["loads"].get(window), slots, drift.next()) for slots, drift in zip(engine.maps(), drifts)]
+        fault, at = row["faults"].get(window, ("", -1))
+        start = time.monotonic()
+        with harmed(fault if rank == at else ""):
+            engine.rearrange(loads)
+        windows.append((loads, engine.maps(), time.monotonic() - start))
+    import torch.distributed as dist
+
+    dist.barrier()  # the groups still serve the engine
+    return engine.ranks, [record.getMessage() for record in log.buffer], windows
+
+
+class EngineTest(ranks.RankTest):
+    def check(self, name, key):
+        row = {**DEFAULTS, **ROWS[key]}
+        (self.directory / "plugin").mkdir()
+        found = self.succeed(WORLD, serve, name, ranks.harness.free_port(), self.directory / "plugin", row, seconds=SECONDS)
+        for rank, (group, log, windows) in enumerate(found):
+            self.check_log(rank, log, row["logs"].get(rank, ()))
+            for window, (maps, leaders) in enumerate(zip((each[1] for each in windows), (each[1] for each in found[group[0]][2]))):
+                for mine, leader in zip(maps, leaders):
+                    np.testing.assert_array_equal(mine, leader, f"rank {rank} window {window - 1}")
+        for group, _, windows in found[::len(found[0][0])]:
+            self.check_windows(f"{name} {key}", row, len(group), windows)
+
+    def check_log(self, rank, lines, patterns):
+        self.assertEqual(len(lines), len(patterns), f"rank {rank}: {lines}")
+        for line, pattern in zip(lines, patterns):
+            self.assertRegex(line, pattern)
+
+    def check_windows(self, name, row, gpus, windows):
+        """Checks one group's maps: kept where they must be, and otherwise balanced with few moves."""
+        for model in range(len(row["layers"])):
+            moved, before, after = [], [], []
+            for window, (old, new) in enumerate(zip(windows, windows[1:])):
+                load, slots = new[0][model], new[1][model]
+                if window in row["kept"]:
+                    np.testing.assert_array_equal(old[1][model], slots, f"window {window}")
+                    continue
+                moved.append(experts.moved(old[1][model], slots, gpus))
+                before.append(experts.balancedness(load, windows[0][1][model], gpus))
+                after.append(experts.balancedness(load, slots, gpus))
+            seconds = [each[2] for each in windows[1:]]
+            print(f"{name} model {model}: moved {moved[0]:.3f}, then {np.mean(moved[1:]):.3f} and at most {max(moved[1:]):.3f}; "
+                  f"balancedness {np.mean(after):.3f}, of the first map {np.mean(before):.3f}; "
+                  f"{np.median(seconds):.2f} s, at most {max(seconds):.2f} s", file=sys.stderr)
+            self.assertGreater(np.mean(after), np.mean(before))
+            self.assertLessEqual(max(moved[1:]), row["moved"])
+            self.assertLess(max(seconds), 8 * TIMEOUT)
+
+
+def tests_of(name):
+    """Imports an engine. Returns a class with a test for each row."""
+    importlib.import_module("sglang_rank" if name == "sglang" else "vllm_rank")
+
+    def test_of(key):
+        return lambda test: test.check(name, key)
+
+    return type("RowsTest", (EngineTest,), {f"test_{key}": test_of(key) for key, row in ROWS.items()
+                                            if name in row.get("engines", ADAPTERS)})
