@@ -18,21 +18,21 @@ import eplb.sglang
 import eplb.vllm
 import experts
 import ranks
+import signatures
 from eplb import placement
 from eplb._agreement import Agreement
 
-WORLD = 4
 TIMEOUT = 2 * ranks.PATIENCE  # of register
 SECONDS = 120 * ranks.PATIENCE  # limit of a row
 ADAPTERS = {"vllm": eplb.vllm, "vllm_sync": eplb.vllm, "sglang": eplb.sglang}
 VLLM = ("vllm", "vllm_sync")
 
-# layers: of each model. stages: of the pipeline. groups: of the router. nodes: 0 for those that the engine finds. settings: of
+# world: number of ranks. layers: of each model. stages: of the pipeline. groups: of the router. nodes: 0 for those that the engine finds. settings: of
 # register. windows: number of rearrangements. loads: what is counted in a window instead of a drifting load. faults: (fault, rank)
 # in a window. absent: ranks without the plugin. kept: windows after which the map must be the old one. moved: largest share of slots
 # that may receive an expert from another GPU, after the first window. logs: patterns of all lines of a rank. engines: that have
 # the row.
-DEFAULTS = {"layers": [experts.LAYERS], "stages": 1, "groups": 1, "nodes": 0, "settings": {}, "windows": 12, "loads": {}, "faults": {},
+DEFAULTS = {"world": 4, "layers": [experts.LAYERS], "stages": 1, "groups": 1, "nodes": 0, "settings": {}, "windows": 12, "loads": {}, "faults": {},
             "absent": (), "kept": (), "moved": 0.1, "logs": {}, "engines": ADAPTERS}
 STAYS = r"the placement stays as it is: "
 AGAIN = r"balances again$"
@@ -40,7 +40,7 @@ OWN = r" of 4 lacks EPLB's plugin or was late: all ranks use \w+'s own policy un
 LATE = STAYS + r"rank 0 of 4 published no placement within"
 ROWS = {
     "drift": {"windows": 20},
-    "groups": {"windows": 20, "groups": 8, "nodes": 4, "moved": 0.17},
+    "groups": {"windows": 20, "world": 8, "groups": 8, "nodes": 4, "moved": 0.17},
     "no_groups": {"groups": None},
     "two_models": {"layers": [experts.LAYERS, 1], "engines": VLLM},
     "two_stages": {"stages": 2, "engines": VLLM},
@@ -114,7 +114,7 @@ def serve(rank, name, port, directory, row):
     _registration.append(lambda: ADAPTERS[name].register(timeout=TIMEOUT, **row["settings"]))
     if rank not in row["absent"]:
         install_plugin(directory, module.PLUGINS)
-    engine = module.Rank(rank, WORLD, port, {**row, "is_async": name == "vllm"})
+    engine = module.Rank(rank, row["world"], port, {**row, "is_async": name == "vllm"})
     drifts = [experts.Loads(layers, seed=10 * engine.ranks[0] + model) for model, layers in enumerate(row["layers"])]
     windows = [(None, engine.maps(), 0.0)]
     for window in range(row["windows"]):
@@ -134,7 +134,7 @@ class EngineTest(ranks.RankTest):
     def check(self, name, key):
         row = {**DEFAULTS, **ROWS[key]}
         (self.directory / "plugin").mkdir()
-        found = self.succeed(WORLD, serve, name, ranks.harness.free_port(), self.directory / "plugin", row, seconds=SECONDS)
+        found = self.succeed(row["world"], serve, name, ranks.harness.free_port(), self.directory / "plugin", row, seconds=SECONDS)
         for rank, (group, log, windows) in enumerate(found):
             self.check_log(rank, log, row["logs"].get(rank, ()))
             for window, (maps, leaders) in enumerate(zip((each[1] for each in windows), (each[1] for each in found[group[0]][2]))):
@@ -176,5 +176,5 @@ def tests_of(name):
     def test_of(key):
         return lambda test: test.check(name, key)
 
-    return type("RowsTest", (EngineTest,), {f"test_{key}": test_of(key) for key, row in ROWS.items()
-                                            if name in row.get("engines", ADAPTERS)})
+    tests = {f"test_{key}": test_of(key) for key, row in ROWS.items() if name in row.get("engines", ADAPTERS)}
+    return type("RowsTest", (EngineTest,), {**tests, "test_signatures": lambda test: signatures.check(test, name)})
