@@ -4,7 +4,7 @@ import numpy as np
 import torch
 
 LAYERS, EXPERTS, SLOTS = 3, 64, 80
-TOKENS = 4000  # of an expert on average. Policy incremental takes a difference of a few tokens for noise
+TOKENS = 4000  # mean of an expert; policy incremental takes a difference of a few tokens for noise
 
 
 class Weights:

@@ -22,14 +22,14 @@ import signatures
 from eplb import placement
 from eplb._agreement import Agreement
 
-TIMEOUT = 2 * ranks.PATIENCE  # of register
+TIMEOUT = 2 * ranks.PATIENCE  # argument of register
 SECONDS = 120 * ranks.PATIENCE  # limit of a row
 ADAPTERS = {"vllm": eplb.vllm, "vllm_sync": eplb.vllm, "sglang": eplb.sglang}
 VLLM = ("vllm", "vllm_sync")
 
 # world: number of ranks. layers: of each model. stages: of the pipeline. groups: of the router. nodes: 0 for those that the engine finds. settings: of
 # register. windows: number of rearrangements. loads: what is counted in a window instead of a drifting load. faults: (fault, rank)
-# in a window. absent: ranks without the plugin. kept: windows after which the map must be the old one. moved: largest share of slots
+# in a window. absent: ranks without the plugin. kept: windows after which the map must be the old one, on the rank's group. moved: largest share of slots
 # that may receive an expert from another GPU, after the first window. logs: patterns of all lines of a rank. engines: that have
 # the row.
 DEFAULTS = {"world": 4, "layers": [experts.LAYERS], "stages": 1, "groups": 1, "nodes": 0, "settings": {}, "windows": 12, "loads": {}, "faults": {},
@@ -42,8 +42,10 @@ ROWS = {
     "drift": {"windows": 20},
     "groups": {"windows": 20, "world": 8, "groups": 8, "nodes": 4, "moved": 0.17},
     "no_groups": {"groups": None},
-    "two_models": {"layers": [experts.LAYERS, 1], "engines": VLLM},
-    "two_stages": {"stages": 2, "engines": VLLM},
+    "two_models": {"layers": [experts.LAYERS, 1], "faults": {4: ("stopped", 2)}, "kept": (4,), "engines": VLLM,
+                   "logs": {0: (STAYS + "rank 2 of 4 did not acknowledge", AGAIN)}},
+    "two_stages": {"stages": 2, "faults": {0: ("stopped", 3)}, "kept": (0,), "engines": VLLM,
+                   "logs": {2: (STAYS + "rank 1 of 2 did not acknowledge", AGAIN)}},
     "zeros": {"loads": {0: "zeros", 5: "zeros", 6: "zeros"}, "kept": (0, 5, 6)},
     "no_gain": {"settings": {"policy": "balanced"}, "loads": {5: "even"}, "kept": (5,), "moved": 1},
     "stopped": {"faults": {4: ("stopped", 2), 8: ("stopped", 0)}, "kept": (4, 8),
@@ -132,7 +134,7 @@ def serve(rank, name, port, directory, row):
 
 class EngineTest(ranks.RankTest):
     def check(self, name, key):
-        row = {**DEFAULTS, **ROWS[key]}
+        row, start = {**DEFAULTS, **ROWS[key]}, time.monotonic()
         (self.directory / "plugin").mkdir()
         found = self.succeed(row["world"], serve, name, ranks.harness.free_port(), self.directory / "plugin", row, seconds=SECONDS)
         for rank, (group, log, windows) in enumerate(found):
@@ -141,20 +143,23 @@ class EngineTest(ranks.RankTest):
                 for mine, leader in zip(maps, leaders):
                     np.testing.assert_array_equal(mine, leader, f"rank {rank} window {window - 1}")
         for group, _, windows in found[::len(found[0][0])]:
-            self.check_windows(f"{name} {key}", row, len(group), windows)
+            self.check_windows(f"{name} {key}", row, group, windows)
+        print(f"{name} {key}: {time.monotonic() - start:.1f} s", file=sys.stderr)
 
     def check_log(self, rank, lines, patterns):
         self.assertEqual(len(lines), len(patterns), f"rank {rank}: {lines}")
         for line, pattern in zip(lines, patterns):
             self.assertRegex(line, pattern)
 
-    def check_windows(self, name, row, gpus, windows):
+    def check_windows(self, name, row, group, windows):
         """Checks one group's maps: kept where they must be, and otherwise balanced with few moves."""
+        gpus = len(group)
+        kept = [window for window in row["kept"] if row["faults"].get(window, ("", group[0]))[1] in group]
         for model in range(len(row["layers"])):
             moved, before, after = [], [], []
             for window, (old, new) in enumerate(zip(windows, windows[1:])):
                 load, slots = new[0][model], new[1][model]
-                if window in row["kept"]:
+                if window in kept:
                     np.testing.assert_array_equal(old[1][model], slots, f"window {window}")
                     continue
                 moved.append(experts.moved(old[1][model], slots, gpus))
