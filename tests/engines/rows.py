@@ -5,10 +5,12 @@ The ranks are forked: the engine is imported once, by their parent.
 
 import contextlib
 import importlib
+import json
 import logging.handlers
 import os
 import subprocess
 import sys
+import threading
 import time
 from unittest import mock
 
@@ -22,6 +24,7 @@ import signatures
 from eplb import placement
 from eplb._agreement import Agreement
 
+JOB = "chat"
 TIMEOUT = 2 * ranks.PATIENCE  # argument of register
 SECONDS = 120 * ranks.PATIENCE  # limit of a row
 ADAPTERS = {"vllm": eplb.vllm, "vllm_sync": eplb.vllm, "sglang": eplb.sglang}
@@ -31,12 +34,13 @@ VLLM = ("vllm", "vllm_sync")
 # register. windows: number of rearrangements. loads: what is counted in a window instead of a drifting load. faults: (fault, rank)
 # in a window. absent: ranks without the plugin. kept: windows after which the map must be the old one, on the rank's group. moved: largest share of slots
 # that may receive an expert from another GPU, after the first window. logs: patterns of all lines of a rank. engines: that have
-# the row.
+# the row. daemon: an eplbd plans. orders: what happens to it before a window, "kill" or "start".
 DEFAULTS = {"world": 4, "layers": [experts.LAYERS], "stages": 1, "groups": 1, "nodes": 0, "settings": {}, "windows": 12, "loads": {}, "faults": {},
-            "absent": (), "kept": (), "moved": 0.1, "logs": {}, "engines": ADAPTERS}
+            "absent": (), "kept": (), "moved": 0.1, "logs": {}, "engines": ADAPTERS, "daemon": False, "orders": {}}
 STAYS = r"the placement stays as it is: "
 AGAIN = r"balances again$"
 OWN = r" of 4 lacks EPLB's plugin or was late: all ranks use \w+'s own policy until they restart$"
+GONE = STAYS + r"eplbd at [\d.:]+: connection refused$"
 LATE = STAYS + r"rank 0 of 4 published no placement within"
 ROWS = {
     "drift": {"windows": 20},
@@ -55,6 +59,19 @@ ROWS = {
                    "logs": {0: (STAYS + "MemoryError: no memory", AGAIN)}},
     "absent": {"absent": (2,), "moved": 1, "logs": {0: ("rank 2" + OWN,)}},
     "absent_0": {"absent": (0,), "moved": 1, "logs": {1: ("rank 0" + OWN,)}},
+    "daemon": {"daemon": True, "windows": 20},
+    "daemon_groups": {"daemon": True, "windows": 20, "world": 8, "groups": 8, "nodes": 4, "moved": 0.17},
+    "daemon_two_models": {"daemon": True, "layers": [experts.LAYERS, 1], "engines": VLLM},
+    "daemon_two_stages": {"daemon": True, "stages": 2, "engines": VLLM},
+    "daemon_zeros": {"daemon": True, "loads": {0: "zeros", 5: "zeros", 6: "zeros"}, "kept": (0, 5, 6)},
+    "daemon_no_gain": {"daemon": True, "loads": {5: "even"}, "kept": (5,)},
+    "daemon_stopped": {"daemon": True, "faults": {4: ("stopped", 2), 8: ("stopped", 0)}, "kept": (4, 8), "logs": {
+        0: (STAYS + "rank 2 of 4 did not acknowledge", AGAIN, STAYS + "ranks 1, 2, 3 of 4 did not ack", AGAIN),
+        1: (LATE, AGAIN), 2: (LATE, AGAIN), 3: (LATE, AGAIN)}},
+    "daemon_killed": {"daemon": True, "orders": {4: "kill", 7: "start"}, "kept": (4, 5, 6), "logs": {0: (GONE, AGAIN)}},
+    "daemon_killed_meanwhile": {"daemon": True, "faults": {4: ("daemon_killed", 2)}, "orders": {7: "start"}, "kept": (5, 6), "logs": {
+        0: ("the daemon received no report whether its placement was taken: ", GONE, AGAIN)}},
+    "daemon_absent": {"daemon": True, "absent": (2,), "moved": 1, "logs": {0: ("rank 2" + OWN,)}},
 }
 _registration = []  # what the plugin calls in this process
 
@@ -67,7 +84,7 @@ def plugin():
 def install_plugin(directory, group):
     """Makes the process that calls this one in which a package with the plugin is installed."""
     package = directory / "eplb_in_engine-1.dist-info"
-    package.mkdir(exist_ok=True)
+    package.mkdir(parents=True, exist_ok=True)
     (package / "METADATA").write_text("Metadata-Version: 2.1\nName: eplb-in-engine\nVersion: 1\n")
     (package / "entry_points.txt").write_text(f"[{group}]\neplb = rows:plugin\n")
     sys.path.append(str(directory))
@@ -81,22 +98,48 @@ def stop_this_process():
             time.sleep(0.01)
 
 
+def order(directory, what):
+    """Has the process of the tests kill or start the daemon."""
+    (directory / what).touch()
+    ranks.harness.wait_for(lambda: not (directory / what).exists(), 30, f"{what} the daemon")
+
+
+def obey(daemon, directory, ended):
+    """Follows orders until the event `ended`."""
+    while not ended.wait(0.01):
+        for what in ("kill", "start"):
+            if (directory / what).exists():
+                getattr(daemon, what)()
+                (directory / what).unlink()
+
+
 @contextlib.contextmanager
-def harmed(fault):
+def harmed(fault, directory):
     decide = Agreement.decide
 
-    def stopped(*given):
-        stop_this_process()
+    def harmed_decide(*given):
+        if fault == "stopped":
+            stop_this_process()
+        else:
+            time.sleep(TIMEOUT / 2)  # rank 0 has asked the daemon, and waits for this rank
+            order(directory, "kill")
         return decide(*given)
 
-    if fault == "stopped":
-        with mock.patch.object(Agreement, "decide", stopped):
+    if fault in ("stopped", "daemon_killed"):
+        with mock.patch.object(Agreement, "decide", harmed_decide):
             yield
     elif fault == "plan_fails":
         with mock.patch.object(placement, "plan", side_effect=MemoryError("no memory")):
             yield
     else:
         yield
+
+
+def daemon_lives(row, window):
+    """Returns True if the daemon lives after a window and plans."""
+    events = {**{at: fault for at, (fault, _) in row["faults"].items()}, **row["orders"]}
+    newest = [events[at] for at in sorted(events) if at <= window and events[at] in ("kill", "start", "daemon_killed")][-1:]
+    return newest in ([], ["start"]) and not row["absent"]
 
 
 def counted(kind, slots, load):
@@ -108,24 +151,40 @@ def counted(kind, slots, load):
     return load
 
 
-def serve(rank, name, port, directory, row):
+def check_daemon(endpoint, engine, row):
+    """Compares the maps with the placements that the daemon shows."""
+    stage = f"-stage{engine.ranks[0] * row['stages'] // row['world']}" if row["stages"] > 1 else ""
+    for slots, layers in zip(engine.maps(), row["layers"]):
+        job = f"{JOB}-{layers}x{experts.EXPERTS}{stage}"
+        shown = ranks.harness.eplbctl("get", "placement", "--job", job, "--endpoint", endpoint, "-o", "json")
+        assert shown.returncode == 0, shown.stderr
+        found = json.loads(shown.stdout)["placement"]["physical_to_logical_map"]
+        np.testing.assert_array_equal(found, slots, job)
+
+
+def serve(rank, name, port, directory, endpoint, row):
     """Runs one rank. Returns its ranks' group, its log, and of each window the loads, the maps after it and its seconds."""
     log = logging.handlers.BufferingHandler(10 ** 6)
     logging.getLogger("eplb").addHandler(log)
     module = importlib.import_module("sglang_rank" if name == "sglang" else "vllm_rank")
-    _registration.append(lambda: ADAPTERS[name].register(timeout=TIMEOUT, **row["settings"]))
+    asking = {"endpoint": endpoint, "job": JOB} if endpoint else {}
+    _registration.append(lambda: ADAPTERS[name].register(timeout=TIMEOUT, **row["settings"], **asking))
     if rank not in row["absent"]:
-        install_plugin(directory, module.PLUGINS)
+        install_plugin(directory / "plugin", module.PLUGINS)
     engine = module.Rank(rank, row["world"], port, {**row, "is_async": name == "vllm"})
     drifts = [experts.Loads(layers, seed=10 * engine.ranks[0] + model) for model, layers in enumerate(row["layers"])]
     windows = [(None, engine.maps(), 0.0)]
     for window in range(row["windows"]):
         loads = [counted(row["loads"].get(window), slots, drift.next()) for slots, drift in zip(engine.maps(), drifts)]
         fault, at = row["faults"].get(window, ("", -1))
+        if rank == 0 and window in row["orders"]:
+            order(directory, row["orders"][window])
         start = time.monotonic()
-        with harmed(fault if rank == at else ""):
+        with harmed(fault if rank == at else "", directory):
             engine.rearrange(loads)
         windows.append((loads, engine.maps(), time.monotonic() - start))
+        if endpoint and rank == engine.ranks[0] and daemon_lives(row, window):
+            check_daemon(endpoint, engine, row)
     import torch.distributed as dist
 
     dist.barrier()  # the groups still serve the engine
@@ -135,8 +194,9 @@ def serve(rank, name, port, directory, row):
 class EngineTest(ranks.RankTest):
     def check(self, name, key):
         row, start = {**DEFAULTS, **ROWS[key]}, time.monotonic()
-        (self.directory / "plugin").mkdir()
-        found = self.succeed(row["world"], serve, name, ranks.harness.free_port(), self.directory / "plugin", row, seconds=SECONDS)
+        daemon = self.start_planner() if row["daemon"] else None
+        found = self.succeed(row["world"], serve, name, ranks.harness.free_port(), self.directory, daemon and daemon.endpoint, row,
+                             seconds=SECONDS)
         for rank, (group, log, windows) in enumerate(found):
             self.check_log(rank, log, row["logs"].get(rank, ()))
             for window, (maps, leaders) in enumerate(zip((each[1] for each in windows), (each[1] for each in found[group[0]][2]))):
@@ -145,6 +205,16 @@ class EngineTest(ranks.RankTest):
         for group, _, windows in found[::len(found[0][0])]:
             self.check_windows(f"{name} {key}", row, group, windows)
         print(f"{name} {key}: {time.monotonic() - start:.1f} s", file=sys.stderr)
+
+    def start_planner(self):
+        """Returns a daemon that plans after each window, and that the ranks can kill and start."""
+        daemon, ended = ranks.harness.Daemon(self.directory, policy_every=1, config="min_gain = 0.001\n"), threading.Event()
+        daemon.start()
+        obeying = threading.Thread(target=obey, args=(daemon, self.directory, ended))
+        obeying.start()
+        for cleanup in (daemon.kill, obeying.join, ended.set):  # in reverse order
+            self.addCleanup(cleanup)
+        return daemon
 
     def check_log(self, rank, lines, patterns):
         self.assertEqual(len(lines), len(patterns), f"rank {rank}: {lines}")
