@@ -65,6 +65,7 @@ wire::Hello HelloOf(const DecisionContext& context, const PlanQuestion& question
   hello.library_version = question.engine;
   hello.reduce = wire::Reduce::kRoot;
   hello.engine = question.engine;
+  hello.take_over = true;  // a restarted engine is another run, and the one before says nothing
   hello.running_digest = DigestOf(question.current);
   const auto found = context.state.jobs.find(question.job);
   if (found == context.state.jobs.end()) {

@@ -208,17 +208,18 @@ TEST_F(EngineTest, AnAnswerThatCannotBeStoredIsRefused) {
   EXPECT_EQ(daemon.View().version(), 0);
 }
 
-TEST_F(EngineTest, ASecondEngineOfTheNameWaitsUntilTheFirstAsksNoMore) {
+TEST_F(EngineTest, ARestartedEngineTakesTheJobOverAndTheOneBeforeIsRefused) {
   for (int i = 0; i < 4; ++i) {
     (void)engine.AskFor(engine.current);
     daemon.Advance(absl::Seconds(1));
   }
   Engine second(daemon, "run-2");
-  const Outcome refused = second.AnswerTo(second.Ask());
-  EXPECT_EQ(refused.status().code(), absl::StatusCode::kUnavailable);
-  EXPECT_THAT(refused.status().message(), HasSubstr("whose steps advance"));
-  daemon.AdvanceSeconds(120);
+  EXPECT_TRUE(second.AskFor(second.current).ok());
   EXPECT_EQ(daemon.View().run_id(), "run-2");
+  EXPECT_EQ(daemon.View().took_over(), "run-1");
+  const Outcome refused = engine.AnswerTo(engine.Ask());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("run run-1 of job train has ended"));
   EXPECT_TRUE(second.AskFor(second.current).ok());
 }
 
