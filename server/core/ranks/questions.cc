@@ -17,6 +17,7 @@
 #include "server/core/ranks/hello.h"
 #include "server/core/ranks/run.h"
 #include "server/core/ranks/run_registry.h"
+#include "server/core/state/memory.h"
 #include "server/core/state/step_rate.h"
 
 namespace eplb::core {
