@@ -47,9 +47,12 @@ class Settings:
 
 
 def checked(policy: Any = None, effort: Any = None, profiles: Any = None, max_moves_per_gpu: Any = None) -> Settings:
-    """Returns the settings, with defaults for None. profiles: path of a file; default: EPLB_PROFILES of the environment. errors: InvalidArgument for a policy or an
-    effort that there is not, and for a limit of moves without policy "incremental". Also for profiles that cannot be read or
-    that the policy cannot plan for."""
+    """Returns the settings, with defaults for None.
+
+    profiles: path of a file; default: EPLB_PROFILES of the environment. errors: InvalidArgument for a policy or an effort that
+    there is not, for a limit of moves without policy "incremental", and for profiles that cannot be read or that the policy
+    cannot plan for.
+    """
     policy = "incremental" if policy is None else policy
     settings = Settings(choice("policy", policy, POLICIES), choice("effort", "default" if effort is None else effort, EFFORTS),
                         max_moves_per_gpu=-1 if max_moves_per_gpu is None else integer("max_moves_per_gpu", max_moves_per_gpu))

@@ -49,9 +49,10 @@ class Guard:
     """Answers an engine's requests.
 
     All ranks of the engine's group answer with rank 0's plan, or all keep the current placement: for a load without
-    tokens, for a plan that lowers no layer's largest GPU load, and where rank 0 cannot plan, which is logged. With a daemon rank
-    0 asks it for each plan, and reports what the ranks did with it; the daemon decides what to keep. If the plugin is missing on a rank, all ranks call the engine's own function for the whole run. An engine that passes no current placement
-    is taken to use the last answer for the same shape. threads: safe; calls wait for each other, each for a bounded time
+    tokens, for a plan that lowers no layer's largest GPU load, and where rank 0 cannot plan, which is logged. With a daemon
+    rank 0 asks it for each plan, and reports what the ranks did with it; the daemon decides what to keep. If the plugin is
+    missing on a rank, all ranks call the engine's own function for the whole run. An engine that passes no current placement is
+    taken to use the last answer for the same shape. threads: safe; calls wait for each other, each for a bounded time
     (Agreement).
     """
 
