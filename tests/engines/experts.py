@@ -21,11 +21,11 @@ class Weights:
                 tensor.copy_(rows)
 
     def check(self, slots):
-        """errors: AssertionError with the first slot whose row is not that of its expert."""
+        """errors: AssertionError with the slots whose rows are not those of their experts."""
         for layer, (tensors, rows) in enumerate(zip(self.layers, self._rows(slots))):
             for tensor in tensors:
                 wrong = (tensor != rows).any(dim=1).nonzero().flatten().tolist()
-                assert not wrong, f"model {self._model} layer {layer}: {len(wrong)} wrong rows, the first in local slot {wrong[0]}"
+                assert not wrong, f"model {self._model} layer {layer}: wrong rows in local slots {wrong}"
 
     def _rows(self, slots):
         """Yields [local slots, 1] of each layer."""

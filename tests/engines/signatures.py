@@ -27,8 +27,8 @@ def of_sglang():
     algorithms, location, elastic = (importlib.import_module(f"sglang.srt.{name}") for name in (
         "eplb.eplb_algorithms", "eplb.expert_location", "elastic_ep.elastic_ep"))
     yield "rebalance_experts", algorithms.rebalance_experts, engine_stand_ins.rebalance_experts
-    yield "EplbAlgorithm", *([(each.name, each.value) for each in some.EplbAlgorithm] for some in (algorithms, engine_stand_ins))
-    yield "get_global_expert_location_metadata", list(inspect.signature(location.get_global_expert_location_metadata).parameters), []
+    yield "EplbAlgorithm", *([(one.name, one.value) for one in each.EplbAlgorithm] for each in (algorithms, engine_stand_ins))
+    yield "metadata's function", list(inspect.signature(location.get_global_expert_location_metadata).parameters), []
     fields = [each.name for each in dataclasses.fields(location.ExpertLocationMetadata)]
     yield "metadata", {"physical_to_logical_map", "physical_to_logical_map_cpu"} - set(fields), set()
     yield "scaled", {each.name: each.default for each in dataclasses.fields(elastic.ElasticEPState)}.get("has_scaled"), False
