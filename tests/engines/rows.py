@@ -1,21 +1,11 @@
 """The rows of each engine: what 4 ranks count, how they are set up, what happens to them, and what must hold.
 
-| key | value | default |
-|---|---|---|
-| world | number of ranks | 4 |
-| layers | of each model | one model of 3 layers |
-| stages | of the pipeline | 1 |
-| groups, nodes | expert groups of the router; nodes, 0 for those that the engine finds | 1, 0 |
-| settings | of register | none |
-| windows | number of rearrangements | 12 |
-| loads | "zeros" or "even" (for the current map), what is counted in a window | loads that drift |
-| faults | (fault of faults.py, rank) in a window | none |
-| daemon, orders | if an eplbd plans; "kill" or "start" before a window | no |
-| absent | ranks without the plugin | none |
-| kept | windows after which the map must be the old one, in the group of a fault's rank | none |
-| moved | largest share of slots that receive an expert from another GPU in a window, after the first | 10 % |
-| logs | patterns of all lines of a rank | none |
-| engines | that have the row | all |
+world: number of ranks. layers: of each model. stages: of the pipeline. groups: of the router. nodes: 0 for those that the
+engine finds. settings: of register. windows: number of rearrangements. loads: "zeros", or "even" for the current map, in a
+window; otherwise loads that drift. faults: a fault of faults.py and its rank, in a window. daemon: True if an eplbd plans.
+orders: "kill" or "start" before a window. absent: ranks without the plugin. kept: windows after which the map must be the old
+one, in the group of a fault's rank. moved: largest share of slots that may receive an expert from another GPU in a window after
+the first. logs: patterns of all lines of a rank. engines: those that have the row.
 """
 
 import experts
