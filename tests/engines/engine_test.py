@@ -108,7 +108,8 @@ class EngineTest(ranks.RankTest):
 
     def start_planner(self):
         """Returns a daemon that plans after each window, and that the ranks can kill and start."""
-        daemon, ended = ranks.harness.Daemon(self.directory, policy_every=1, config="min_gain = 0.001\n"), threading.Event()
+        daemon, ended = ranks.harness.Daemon(self.directory), threading.Event()
+        daemon.config.write_text("")  # defaults
         daemon.start()
         obeying = threading.Thread(target=faults.obey, args=(daemon, self.directory, ended))
         obeying.start()

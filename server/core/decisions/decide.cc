@@ -11,6 +11,7 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "base/text.h"
+#include "placement/backtest/candidate.h"
 #include "placement/backtest/planner.h"
 #include "placement/decision/rebalance.h"
 #include "placement/policies/registry.h"
@@ -151,6 +152,12 @@ PlannerQuestion PlannerQuestionOf(const State& state, const Job& job, const Requ
                            .history = job.decisions.load_history};
   if (!Chooses(job)) {
     question.options.candidates = {{job.settings.policy.name, {.windows = question.options.every}}};
+  } else if (!job.current->asking.engine.empty()) {
+    // An engine moves all experts of an answer at once, and nothing tells what that costs it.
+    question.options.candidates = CandidatesFor(job.current->split);
+    std::erase_if(question.options.candidates, [](const Candidate& candidate) {
+      return candidate.policy != kIncrementalPolicyName;
+    });
   }
   if (job.decisions.last_step && job.current->report_every > 0) {
     // Also a daemon that begins again keeps to the job's pace.

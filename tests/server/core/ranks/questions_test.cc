@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "server/core/decisions/question.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -163,6 +164,17 @@ TEST_F(EngineTest, WhatIsCancelledBeforeAnAnswerCarriedItIsGone) {
   ASSERT_TRUE(daemon.Ask(Pause{}).ok());
   EXPECT_EQ(daemon.state(), "IDLE");
   EXPECT_EQ(engine.AnswerTo(engine.Ask())->placement, nullptr);
+}
+
+TEST_F(EngineTest, PolicyAutoTriesNothingThatMovesMostExperts) {
+  Config config = EngineConfig();
+  config.settings.policy = kAutoPolicyName;
+  CoreHarness automatic{config};
+  Engine asker{automatic};
+  (void)asker.Ask();
+  const auto& candidates = automatic.pending_solve()->question->planner.options.candidates;
+  EXPECT_GT(candidates.size(), 5U);
+  for (const Candidate& candidate : candidates) EXPECT_EQ(candidate.policy, "incremental");
 }
 
 TEST_F(EngineTest, OneQuestionOfAJobIsAnsweredAtATime) {
