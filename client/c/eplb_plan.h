@@ -220,8 +220,9 @@ typedef struct eplb_plan_answer {
 } eplb_plan_answer;
 
 /* Asks the daemon. physical_to_logical_map: [L, S], receives the placement to move to if the answer
- * changes it. Threads: any; calls for one job are answered one at a time. errors: InvalidArgument
- * naming a field, Unavailable, DeadlineExceeded, and those of the daemon; each names the daemon. */
+ * changes it. Threads: any; a later question of a run ends the one before with Aborted. errors:
+ * InvalidArgument naming a field, Unavailable, DeadlineExceeded, and those of the daemon; each
+ * names the daemon. */
 EPLB_API int32_t eplb_ask_plan(const eplb_plan_question* question, int64_t* physical_to_logical_map,
                                eplb_plan_answer* answer) EPLB_NOEXCEPT;
 /* Reports what became of an answer that changes the placement, to the daemon that gave it.

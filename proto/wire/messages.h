@@ -206,7 +206,8 @@ struct Hello {
   bool take_over = false;
   CarriedMemory memory = {};
   SplitMode split = SplitMode::kEqual;
-  // Not on the wire: name and version of a serving engine, for which the daemon says Hello itself.
+  // Not on the wire: name and version of a serving engine, whose questions the daemon turns into
+  // this.
   std::string engine = {};
 };
 

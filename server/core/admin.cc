@@ -22,6 +22,7 @@
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/ranks/expiry.h"
+#include "server/core/ranks/questions.h"
 #include "server/core/state/chunking.h"
 #include "server/core/state/memory.h"
 #include "server/core/state/sentences.h"
@@ -299,7 +300,11 @@ absl::Status Do(Deed& deed, const SetPolicy& set) {
 
 // Forgets everything of the job except its audit log.
 absl::Status Do(Deed& deed, const ForgetJob&) {
-  const Job& job = deed.job;
+  Job& job = deed.job;
+  if (job.current && job.current->ending == Ending::kLive && !job.current->asking.engine.empty() &&
+      job.current->asking.ticket == 0) {
+    EndEngine(deed.context, job, "an operator forgot the job");  // it may ask again
+  }
   if (HasSession(job)) {
     return FailedPrecondition("job ", job.name,
                               " has ranks connected, expected none: end its run first");

@@ -21,40 +21,32 @@ namespace {
 
 static_assert(std::endian::native == std::endian::little, "numbers travel little-endian");
 
-// Fills a matrix from packed numbers, row by row. errors: InvalidArgument naming the field.
+// Reads packed numbers [rows, columns]. Compares sizes before it allocates memory. errors:
+// InvalidArgument naming the field.
 template <class Matrix>
-absl::Status Unpack(const char* field, const std::string& bytes, Matrix* out) {
-  const size_t expected = static_cast<size_t>(out->size()) * sizeof(typename Matrix::Scalar);
-  if (bytes.size() != expected) {
+absl::StatusOr<Matrix> Unpack(const char* field, const std::string& bytes, int32_t rows,
+                              int32_t columns) {
+  const int64_t expected =
+      int64_t{rows} * columns * static_cast<int64_t>(sizeof(typename Matrix::Scalar));
+  if (std::ssize(bytes) != expected) {
     return InvalidInput("question: ", field, " has ", bytes.size(), " bytes, the shape expects ",
                         expected);
   }
-  std::memcpy(out->data(), bytes.data(), bytes.size());
-  return absl::OkStatus();
-}
-
-// Before memory is allocated for it.
-absl::Status CheckSize(const TopologyOptions& shape) {
-  const int64_t slots = int64_t{shape.num_layers} * shape.num_slots;
-  if (shape.num_layers <= wire::kMaxLayers && slots <= wire::kMaxSlotsOfAllLayers) {
-    return absl::OkStatus();
-  }
-  return InvalidInput("question: shape: ", shape.num_layers, " layers of ", shape.num_slots,
-                      " slots, the daemon takes at most ", wire::kMaxLayers, " layers and ",
-                      wire::kMaxSlotsOfAllLayers, " slots in all of them");
+  Matrix matrix(rows, columns);
+  std::memcpy(matrix.data(), bytes.data(), bytes.size());
+  return matrix;
 }
 
 absl::StatusOr<core::PlanQuestion> FromProto(const v1::PlanRequest& request) {
   EPLB_ASSIGN_OR_RETURN(const TopologyOptions shape, wire::ShapeFromProto(request.shape()));
   const absl::StatusOr<Topology> topology = Topology::Make(shape);
   if (!topology.ok()) return InvalidInput("question: shape: ", topology.status().message());
-  EPLB_RETURN_IF_ERROR(CheckSize(shape));
-  LoadMatrix load(shape.num_layers, shape.num_experts);
-  EPLB_RETURN_IF_ERROR(Unpack("load", request.load(), &load));
-  if (load.minCoeff() < 0) return InvalidInput("question: load: a count is above 2^63-1");
-  IndexMatrix slots(shape.num_layers, shape.num_slots);
-  EPLB_RETURN_IF_ERROR(
-      Unpack("physical_to_logical_map", request.physical_to_logical_map(), &slots));
+  EPLB_ASSIGN_OR_RETURN(LoadMatrix load, Unpack<LoadMatrix>("load", request.load(),
+                                                            shape.num_layers, shape.num_experts));
+  EPLB_ASSIGN_OR_RETURN(
+      const IndexMatrix slots,
+      Unpack<IndexMatrix>("physical_to_logical_map", request.physical_to_logical_map(),
+                          shape.num_layers, shape.num_slots));
   absl::StatusOr<Placement> current = Placement::FromSlots(*topology, slots);
   if (!current.ok()) {
     return InvalidInput("question: physical_to_logical_map: ", current.status().message());

@@ -28,7 +28,8 @@ absl::StatusOr<int64_t> ChangeDesk::Take(Who who, Done done, absl::Time now) {
   if (who == Who::kRank && NumOf(Who::kRank) >= kMaxOfRanks) {
     return ResourceExhausted(kMaxOfRanks, " reservations wait for the core already, retry later");
   }
-  waiting_.emplace(++last_ticket_, Waiting{std::move(done), now + kDeadline, who});
+  const absl::Duration patience = who == Who::kEngine ? kEngineDeadline : kDeadline;
+  waiting_.emplace(++last_ticket_, Waiting{std::move(done), now + patience, who});
   return last_ticket_;
 }
 
@@ -58,11 +59,13 @@ void ChangeDesk::Expire(absl::Time now) {
     }
   }
   for (const auto& [ticket, who] : late) {
-    const char* const then =
-        who == Who::kEngine ? "; what it plans meanwhile answers the next question"
-                            : "; ask again with the same request_id to learn whether it was done";
-    Answer(ticket, DeadlineExceeded("the core did not answer within ",
-                                    absl::FormatDuration(kDeadline), then));
+    const bool engine = who == Who::kEngine;
+    Answer(ticket,
+           DeadlineExceeded("the core did not answer within ",
+                            absl::FormatDuration(engine ? kEngineDeadline : kDeadline),
+                            engine ? "; the next answer has what it decides meanwhile"
+                                   : "; ask again with the same request_id to learn whether it "
+                                     "was done"));
   }
 }
 

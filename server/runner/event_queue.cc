@@ -12,15 +12,26 @@ namespace {
 // 32,768 places for reports then have room for one more of each of the 20,000 streams.
 constexpr size_t kPauseDivisor = 4;
 
-// The part of a message that grows with the model.
-size_t BytesOf(const wire::UpMessage& message) {
+// Three tables [L, S] and two [L, E].
+size_t BytesOf(const Placement& placement) {
+  return sizeof(int32_t) * static_cast<size_t>(3 * placement.replica_rank().size() +
+                                               2 * placement.logical_replica_count().size());
+}
+
+// The part of an event that grows with the model.
+size_t BytesOf(const core::Event& event) {
+  if (const auto* question = std::get_if<core::PlanQuestion>(&event)) {
+    return sizeof(int64_t) * static_cast<size_t>(question->load.size()) +
+           BytesOf(question->current);
+  }
+  const auto* said = std::get_if<core::SessionMessage>(&event);
+  if (said == nullptr) return 0;
+  const wire::UpMessage& message = said->message;
   if (const auto* report = std::get_if<wire::LoadReport>(&message)) {
     return wire::CountBytes(*report);
   }
   if (const auto* body = std::get_if<wire::PlacementBody>(&message)) {
-    const Placement& placement = body->placement;  // three tables [L, S] and two [L, E]
-    return sizeof(int32_t) * static_cast<size_t>(3 * placement.replica_rank().size() +
-                                                 2 * placement.logical_replica_count().size());
+    return BytesOf(body->placement);
   }
   return 0;
 }
@@ -42,7 +53,7 @@ core::SessionId StreamOf(const core::Event& event) {
 
 Admission EventQueue::Push(core::Event event) {
   const auto* message = std::get_if<core::SessionMessage>(&event);
-  const size_t bytes = message == nullptr ? 0 : BytesOf(message->message);
+  const size_t bytes = BytesOf(event);
   Admission admission = Admission::kQueued;
   {
     const std::lock_guard lock(mutex_);
@@ -50,7 +61,8 @@ Admission EventQueue::Push(core::Event event) {
                            std::holds_alternative<core::ReserveVersion>(event) ||
                            std::holds_alternative<core::PlanQuestion>(event) ||
                            std::holds_alternative<core::PlanSettled>(event);
-    if (asked_for && Size() >= limits_.max_events) return Admission::kFull;
+    const bool fits = Size() < limits_.max_events && bytes <= limits_.max_bytes - bytes_;
+    if (asked_for && !fits) return Admission::kFull;
     if (message != nullptr) {
       const bool report = std::holds_alternative<wire::LoadReport>(message->message);
       const size_t places = report ? limits_.max_events / 2 : limits_.max_events;

@@ -40,7 +40,7 @@ class EventQueue {
  public:
   struct Limits {
     size_t max_events = 65536;
-    size_t max_bytes = size_t{256} << 20;  // load reports and placement bodies
+    size_t max_bytes = size_t{256} << 20;  // load reports, placement bodies, questions of engines
     size_t max_reports_of_stream = 4;
   };
   static constexpr int kOthersInARow = 16;

@@ -50,8 +50,8 @@ def checked(policy: Any = None, effort: Any = None, profiles: Any = None, max_mo
     """Returns the settings, with defaults for None.
 
     profiles: path of a file; default: EPLB_PROFILES of the environment. errors: InvalidArgument for a policy or an effort that
-    there is not, for a limit of moves without policy "incremental", and for profiles that cannot be read or that the policy
-    cannot plan for.
+    there is not, and for a limit of moves without policy "incremental". Also for profiles that cannot be read or that the
+    policy cannot plan for.
     """
     policy = "incremental" if policy is None else policy
     settings = Settings(choice("policy", policy, POLICIES), choice("effort", "default" if effort is None else effort, EFFORTS),

@@ -68,6 +68,7 @@ class Guard:
         self._obstacle = _obstacle()
         self._lock = threading.Lock()
         self._told: Set[str] = set()  # failures since the last plan
+        self._unsettled = False  # the newest report to the daemon failed
         self._last: Dict[Any, np.ndarray] = {}  # answers by shape
         self._uses_own = False
         if self._obstacle:
@@ -85,10 +86,9 @@ class Guard:
             slots = self._kept(arguments)
         if slots is None:
             answer = self._without_incumbent(arguments, given, named)
-            if self._daemon is not None:  # the next question needs a current placement
-                with contextlib.suppress(Error):
-                    first = answer[0] if isinstance(answer, tuple) else answer
-                    self._last[self._shape(arguments, np.empty((0, 0)))] = np.array(_engines.slots_of(first))
+            with contextlib.suppress(Exception):  # equal on all ranks, so that they keep it together
+                first = answer[0] if isinstance(answer, tuple) else answer
+                self._last[self._shape(arguments, np.empty((0, 0)))] = np.array(_engines.slots_of(first))
             return answer
         self._last[self._shape(arguments, slots)] = slots.copy()
         return self._engine.answer(slots, arguments)
@@ -147,8 +147,11 @@ class Guard:
         try:
             if self._daemon is not None:
                 self._daemon.settle(error)
+            self._unsettled = False
         except Exception as failure:
-            self._log_failure("the daemon received no report whether its placement was taken", failure)
+            if not self._unsettled:
+                self._log(f"the daemon received no report whether its placement was taken: {_line(failure)}")
+            self._unsettled = True
 
     def _plan(self, arguments: Dict[str, Any]) -> Optional[np.ndarray]:
         """Returns a new placement, None to keep the current one. errors: whatever keeps this rank from planning."""

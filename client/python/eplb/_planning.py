@@ -110,6 +110,8 @@ def daemon_of(engine: str, endpoint: Any, job: Any, expert_bytes: Any, **local: 
         return None
     if not isinstance(endpoint, str) or not endpoint:
         raise InvalidArgument(f"endpoint: {endpoint!r}, expected that of an eplbd beside job {job!r}, here or in EPLB_ENDPOINT")
+    if not re.fullmatch(r"(env|file|srv):.+|\s*\S+:\S+\s*(,\s*\S+:\S+\s*)*", endpoint):
+        raise InvalidArgument(f"endpoint: {endpoint!r}, expected HOST:PORT or unix:PATH, or several with commas between them")
     if not isinstance(job, str) or not re.fullmatch(r"[A-Za-z0-9._-]{1,100}", job):
         raise InvalidArgument(f"job: {job!r}, expected 1..100 characters of [A-Za-z0-9._-], here or in EPLB_JOB")
     given = [name for name, value in local.items() if value is not None]

@@ -25,7 +25,8 @@ namespace eplb::core {
 namespace {
 
 constexpr int32_t kMaxSkippedDecisions = 64;
-constexpr int kMaxPauses = 32;  // chunks whose pause is remembered
+constexpr int32_t kMaxSkippedQuestions = 4;  // minutes lie between an engine's
+constexpr int kMaxPauses = 32;               // chunks whose pause is remembered
 
 void Count(Proposal& proposal, Answer answer, int32_t change) {
   if (answer == Answer::kPrepared) proposal.num_prepared += change;
@@ -320,7 +321,8 @@ void Quarantine(DecisionContext& context, Job& job, const std::string& reason) {
 
 void BackOffMore(Job& job) {
   job.decisions.back_off.length =
-      std::clamp(2 * job.decisions.back_off.length, 1, kMaxSkippedDecisions);
+      std::clamp(2 * job.decisions.back_off.length, 1,
+                 job.current->asking.engine.empty() ? kMaxSkippedDecisions : kMaxSkippedQuestions);
   job.decisions.back_off.to_skip = job.decisions.back_off.length;
   Remember(job);
 }

@@ -17,7 +17,7 @@ absl::Status CheckHello(const wire::Hello& hello, const Config& config);
 // does not fit or never returns; UNAVAILABLE while the daemon drains or another run gathers.
 void HandleHello(DecisionContext& context, SessionId session, const wire::Hello& hello);
 
-// The same without a session to close: the caller tells the peer.
+// HandleHello without a session to close: the error is the caller's to answer.
 absl::Status AdmitHello(DecisionContext& context, SessionId session, const wire::Hello& hello);
 
 }  // namespace eplb::core

@@ -23,15 +23,17 @@
 namespace eplb::core {
 namespace {
 
-// A question whose number leaps by more than this is refused, as a leap of versions is.
 constexpr int64_t kMaxQuestion = int64_t{1} << 40;
+constexpr int64_t kMaxTokens = int64_t{1} << 40;        // of an expert in a window
+constexpr int64_t kMostExpertBytes = int64_t{1} << 40;  // one expert of one layer
+constexpr int32_t kMostGiven = 3;                       // answers that carry a proposal in vain
 
 bool HoldsTheSame(const Placement& a, const Placement& b) {
   return a.topology() == b.topology() &&
          (a.physical_to_logical_map() == b.physical_to_logical_map()).all();
 }
 
-// The version that the engine runs, as far as the daemon knows the placement.
+// True if the engine runs the newest placement that the daemon knows.
 bool Runs(const Job& job, const Placement& current) {
   return job.last_known && job.last_known->placement &&
          HoldsTheSame(*job.last_known->placement, current);
@@ -50,7 +52,10 @@ Sender SenderOf(Job& job, Run& run) {
   return {job, run, run.ranks.front(), 0, run.ranks.front().session};
 }
 
+bool IsEngines(const Job& job) { return job.current && !job.current->asking.engine.empty(); }
+
 wire::Hello HelloOf(const DecisionContext& context, const PlanQuestion& question) {
+  const ReadersIn readers(context.lock);
   wire::Hello hello;
   hello.job = question.job;
   hello.run_id = question.run_id;
@@ -66,14 +71,18 @@ wire::Hello HelloOf(const DecisionContext& context, const PlanQuestion& question
   hello.library_version = question.engine;
   hello.reduce = wire::Reduce::kRoot;
   hello.engine = question.engine;
-  hello.take_over = true;  // a restarted engine is another run, and the one before says nothing
   hello.running_digest = DigestOf(question.current);
   const auto found = context.state.jobs.find(question.job);
   if (found == context.state.jobs.end()) {
     const bool first =
         HoldsTheSame(Placement::Static(question.current.topology()), question.current);
     hello.running_version = first ? 0 : 1;
-  } else if (const Job& job = found->second; Runs(job, question.current)) {
+    return hello;
+  }
+  const Job& job = found->second;
+  hello.take_over =
+      IsEngines(job);  // a restarted engine is another run; nobody ends the one before
+  if (Runs(job, question.current)) {
     hello.running_version = job.last_known->version;
     hello.running_digest = job.last_known->digest;
   } else {
@@ -100,35 +109,58 @@ void LearnOutcome(DecisionContext& context, Sender sender, const PlanQuestion& q
     HandleSwitched(context, sender, {.version = message.version, .digest = message.digest});
   } else if (!Runs(job, question.current)) {
     DropProposal(context, sender, "the engine runs a placement from elsewhere");
-  } else if (sender.run.asking.given_version == message.version) {
+  } else if (sender.run.asking.given_version == message.version &&
+             sender.run.asking.times_given >= kMostGiven) {
     DropProposal(context, sender,
-                 absl::StrCat("the engine still runs version ", job.last_known->version));
+                 absl::StrCat("the engine still runs version ", job.last_known->version, " after ",
+                              kMostGiven, " answers"));
   }
 }
 
-// The run that the engine ended when it changed its shape.
+// Ends the run that the engine left when it changed its shape.
 void EndReplaced(DecisionContext& context, const PlanQuestion& question) {
   const auto found = context.state.jobs.find(question.job);
-  if (found == context.state.jobs.end()) return;
+  if (found == context.state.jobs.end() || question.replaces_run_id == question.run_id) return;
   Job& job = found->second;
   Rank* const rank = FindRank(job, question.replaces_run_id);
   if (rank == nullptr) return;
-  Refuse(context, std::exchange(job.current->asking.ticket, 0),
-         Aborted("the engine asks as run ", question.run_id, " now"));
   Handle(context, SenderOf(job, *job.current),
          wire::Goodbye{.reason = absl::StrCat("the engine continues as run ", question.run_id)});
 }
 
-absl::Status CheckFields(const PlanQuestion& question) {
-  if (question.engine.empty()) return InvalidInput("question: engine is empty");
-  if (question.number >= 1 && question.number <= kMaxQuestion) return absl::OkStatus();
-  return InvalidInput("question: number is ", question.number, ", it must be in 1..", kMaxQuestion);
+absl::Status CheckRange(const char* field, int64_t value, int64_t least, int64_t most) {
+  if (value >= least && value <= most) return absl::OkStatus();
+  return InvalidInput("question: ", field, " is ", value, ", it must be in ", least, "..", most);
 }
 
-// Says Hello for the engine, and sends the placement if the daemon does not know it.
-absl::Status Register(DecisionContext& context, const PlanQuestion& question) {
+absl::Status CheckFields(const DecisionContext& context, const PlanQuestion& question) {
+  if (question.engine.empty()) return InvalidInput("question: engine is empty");
+  EPLB_RETURN_IF_ERROR(CheckRange("number", question.number, 1, kMaxQuestion));
+  EPLB_RETURN_IF_ERROR(CheckRange("expert_bytes", question.expert_bytes, 0, kMostExpertBytes));
+  EPLB_RETURN_IF_ERROR(CheckRange("load", question.load.minCoeff(), 0, kMaxTokens));
+  EPLB_RETURN_IF_ERROR(CheckRange("load", question.load.maxCoeff(), 0, kMaxTokens));
+  return CheckRange("shape: num_gpus", question.shape.num_gpus, 1,
+                    context.state.config.max_ranks_per_job);
+}
+
+// Checks what the question says of the job and of the run that it is part of.
+absl::Status CheckJob(const DecisionContext& context, const PlanQuestion& question) {
+  const auto found = context.state.jobs.find(question.job);
+  if (found == context.state.jobs.end() || !found->second.current) return absl::OkStatus();
+  const Run& run = *found->second.current;
+  if (run.asking.engine.empty() && run.ending == Ending::kLive) {
+    return FailedPrecondition("job ", question.job, " trains, in run ", run.name,
+                              ": give the engine's job another name");
+  }
+  if (run.name != question.run_id || question.number > run.asking.number) return absl::OkStatus();
+  return InvalidInput("question: number is ", question.number, ", it comes after question ",
+                      run.asking.number);
+}
+
+// Registers the engine's rank, and sends the placement if the daemon does not know it.
+absl::Status Register(DecisionContext& context, const PlanQuestion& question,
+                      const wire::Hello& hello) {
   const SessionId session = -question.ticket;
-  const wire::Hello hello = HelloOf(context, question);
   EPLB_RETURN_IF_ERROR(AdmitHello(context, session, hello));
   context.state.asking.insert(question.job);
   Job& job = context.state.jobs.at(question.job);
@@ -142,10 +174,8 @@ absl::Status Register(DecisionContext& context, const PlanQuestion& question) {
   return absl::OkStatus();
 }
 
-void EndQuestion(DecisionContext& context, Run& run, ChangeOutcome outcome) {
-  context.decision.effects.emplace_back(Reply{run.asking.ticket, std::move(outcome)});
-  run.asking.answered = std::exchange(run.asking.ticket, 0);
-  run.asking.answered_by = context.state.decision_count;
+void Respond(DecisionContext& context, int64_t ticket, absl::StatusOr<ChangeOutcome> outcome) {
+  if (ticket != 0) context.state.engine_replies.waiting.push_back({ticket, std::move(outcome)});
 }
 
 // Why nothing is proposed now, one sentence.
@@ -175,43 +205,56 @@ void HoldProposal(DecisionContext& context, Job& job) {
 }
 
 void AnswerQuestion(DecisionContext& context, Job& job) {
-  Run& run = *job.current;
-  if (run.asking.ticket == 0) return;
+  Asking& asking = job.current->asking;
+  if (asking.ticket == 0) return;
   if (job.proposal && job.phase == Phase::kVoting) {
     const wire::Propose& message = job.proposal->message;
-    run.asking.given_version = message.version;
-    return EndQuestion(
-        context, run,
-        {.version = message.version, .outcome = message.reason, .placement = job.proposal->after});
+    asking.times_given = asking.given_version == message.version ? asking.times_given + 1 : 1;
+    asking.given_version = message.version;
+    Respond(context, std::exchange(asking.ticket, 0),
+            ChangeOutcome{.version = message.version,
+                          .outcome = message.reason,
+                          .placement = job.proposal->after});
+  } else if (job.solving.id == 0) {
+    Respond(context, std::exchange(asking.ticket, 0),
+            ChangeOutcome{.version = job.last_known ? job.last_known->version : 0,
+                          .outcome = WhyKept(context, job)});
   }
-  if (job.solving.id != 0) return;
-  EndQuestion(
-      context, run,
-      {.version = job.last_known ? job.last_known->version : 0, .outcome = WhyKept(context, job)});
+}
+
+// Puts the answers at the end of the decision.
+void SendReplies(DecisionContext& context) {
+  EngineReplies& replies = context.state.engine_replies;
+  if (replies.waiting.empty()) return;
+  replies.answered.clear();
+  replies.decision = context.state.decision_count;
+  for (Reply& reply : replies.waiting) {
+    replies.answered.push_back(reply.ticket);
+    context.decision.effects.emplace_back(std::move(reply));
+  }
+  replies.waiting.clear();
 }
 
 }  // namespace
 
 absl::StatusOr<Sender> BeginQuestion(DecisionContext& context, const PlanQuestion& question) {
-  EPLB_RETURN_IF_ERROR(CheckFields(question));
-  if (!question.replaces_run_id.empty() && question.replaces_run_id != question.run_id) {
-    EndReplaced(context, question);
-  }
+  EPLB_RETURN_IF_ERROR(CheckFields(context, question));
+  EPLB_RETURN_IF_ERROR(CheckHello(HelloOf(context, question), context.state.config));
+  EPLB_RETURN_IF_ERROR(CheckJob(context, question));
+  EndReplaced(context, question);
   auto found = context.state.jobs.find(question.job);
-  Rank* rank =
+  Rank* const rank =
       found == context.state.jobs.end() ? nullptr : FindRank(found->second, question.run_id);
   if (rank != nullptr) {
-    Job& job = found->second;
-    if (job.current->asking.ticket != 0) {
-      return Aborted("another question of job ", question.job, " is being answered");
+    Run& run = *found->second.current;
+    Refuse(context, std::exchange(run.asking.ticket, 0),
+           Aborted("question ", question.number, " of the same run came"));
+    if (run.topology == question.current.topology()) {
+      LearnOutcome(context, SenderOf(found->second, run), question);
     }
-    if (job.current->topology == question.current.topology()) {
-      LearnOutcome(context, SenderOf(job, *job.current), question);
-    }
-    if (!Runs(job, question.current)) rank = nullptr;
   }
-  if (rank == nullptr) {
-    EPLB_RETURN_IF_ERROR(Register(context, question));
+  if (rank == nullptr || !Runs(found->second, question.current)) {
+    EPLB_RETURN_IF_ERROR(Register(context, question, HelloOf(context, question)));
     found = context.state.jobs.find(question.job);
   }
   return SenderOf(found->second, *found->second.current);
@@ -227,13 +270,14 @@ wire::LoadReport ReportOf(const PlanQuestion& question, const Rank& rank) {
 }
 
 void AwaitAnswer(DecisionContext& context, Sender sender, const PlanQuestion& question) {
+  sender.run.asking.number = question.number;
   sender.run.asking.ticket = question.ticket;
   sender.run.asking.begun_by = context.state.decision_count;
   context.state.asking.insert(sender.job.name);
 }
 
 void Refuse(DecisionContext& context, int64_t ticket, const absl::Status& status) {
-  if (ticket != 0) context.decision.effects.emplace_back(Reply{ticket, status});
+  Respond(context, ticket, status);
 }
 
 void HandleSettled(DecisionContext& context, const PlanSettled& settled) {
@@ -256,8 +300,7 @@ void HandleSettled(DecisionContext& context, const PlanSettled& settled) {
   } else {
     DropProposal(context, sender, settled.reason);
   }
-  context.decision.effects.emplace_back(
-      Reply{settled.ticket, ChangeOutcome{.version = settled.version}});
+  Respond(context, settled.ticket, ChangeOutcome{.version = settled.version});
 }
 
 void ServeEngines(DecisionContext& context) {
@@ -273,37 +316,49 @@ void ServeEngines(DecisionContext& context) {
     AnswerQuestion(context, found->second);
     ++name;
   }
+  SendReplies(context);
 }
 
 void FailQuestions(DecisionContext& context, const absl::Status& why) {
   const absl::Status status = Unavailable("the job cannot be stored: ", why.ToString());
   const int64_t dropped = context.state.decision_count - 1;
+  EngineReplies& replies = context.state.engine_replies;
+  if (replies.decision == dropped) {
+    for (const int64_t ticket : std::exchange(replies.answered, {}))
+      Respond(context, ticket, status);
+  }
   for (const std::string& name : context.state.asking) {
     const auto found = context.state.jobs.find(name);
     if (found == context.state.jobs.end() || !found->second.current) continue;
     Job& job = found->second;
     Asking& asking = job.current->asking;
-    if (asking.answered_by == dropped) Refuse(context, std::exchange(asking.answered, 0), status);
     if (asking.begun_by != dropped || asking.ticket == 0) continue;
     // The solver may never have heard of it.
     StopSolve(context, job);
     if (job.phase == Phase::kSolving) SetPhase(context, job, Phase::kIdle);
-    Refuse(context, std::exchange(asking.ticket, 0), status);
+    Respond(context, std::exchange(asking.ticket, 0), status);
   }
+}
+
+void EndEngine(DecisionContext& context, Job& job, const std::string& why) {
+  Run& run = *job.current;
+  Respond(context, std::exchange(run.asking.ticket, 0), Unavailable(why));
+  if (run.ranks.front().session != 0) HandleAway(context, SenderOf(job, run), why);
+  EndRun(context, job, v1::RUN_ENDING_LOST, why);
 }
 
 void EndIdleEngine(DecisionContext& context, Job& job) {
   if (!job.current || FindRank(job, job.current->name) == nullptr) return;
-  Run& run = *job.current;
-  const absl::Duration patience =
-      std::max(kLeastIdle, kIdleIntervals * std::max(ReportInterval(run), UsualGap(run.rate)));
-  const absl::Duration idle = context.now - std::max(run.rate.began, LastRise(run.rate));
+  const StepRate& rate = job.current->rate;
+  const absl::Duration interval = std::max(ReportInterval(*job.current), UsualGap(rate));
+  const absl::Duration patience = interval == absl::ZeroDuration()
+                                      ? kUnknownIdle
+                                      : std::max(kLeastIdle, kIdleIntervals * interval);
+  const absl::Duration idle = context.now - std::max(rate.began, LastRise(rate));
   if (idle <= patience) return;
-  const std::string why = absl::StrCat("no question came for ",
-                                       absl::FormatDuration(absl::Trunc(idle, absl::Seconds(1))));
-  Refuse(context, std::exchange(run.asking.ticket, 0), Unavailable(why));
-  HandleAway(context, SenderOf(job, run), why);
-  EndRun(context, job, v1::RUN_ENDING_LOST, why);
+  EndEngine(context, job,
+            absl::StrCat("no question came for ",
+                         absl::FormatDuration(absl::Trunc(idle, absl::Seconds(1)))));
 }
 
 }  // namespace eplb::core

@@ -12,6 +12,7 @@
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/recovery.h"
 #include "server/core/ranks/answers.h"
+#include "server/core/ranks/questions.h"
 #include "server/core/ranks/run_registry.h"
 #include "server/core/state/ending.h"
 #include "server/core/state/memory.h"
@@ -106,6 +107,8 @@ void StartRun(DecisionContext& context, Job& job, Run run) {
       job.current && OwnedItLater(job, run) && !run.take_over && StepsAdvance(job, context.now);
   const bool yields = by_number || (job.current && !job.current->moved.empty());
   if (job.current) {
+    Refuse(context, std::exchange(job.current->asking.ticket, 0),
+           Aborted("run ", run.name, " took the job over"));
     AbandonWork(context, job, reason);
     CloseAll(context, *job.current, Replaced(*job.current, run, yields));
     if (!yields) RememberGone(job, job.current->name, job.current->run_number);
@@ -137,7 +140,8 @@ void StartRun(DecisionContext& context, Job& job, Run run) {
              context.now);
   if (job.current->num_hello > 0) NoteHelloStep(*job.current, job.step, context.now);
   const int32_t votes = context.state.config.vote_every_steps;
-  if (votes != 0 && votes != job.current->vote_every) {
+  const bool votes_differ = votes != 0 && votes != job.current->vote_every;
+  if (votes_differ && job.current->asking.engine.empty()) {
     RecordEvent(
         context, job, "vote_every_differs", job.last_known ? job.last_known->version : 0,
         absl::StrCat("the job votes every ", job.current->vote_every,

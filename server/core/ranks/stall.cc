@@ -89,7 +89,9 @@ Stall HungStall(const State&, const Job& job, absl::Time now) {
   if (!run.asking.engine.empty()) {
     return {"hung", absl::StrCat(run.asking.engine, " asked nothing after question ", job.step,
                                  " for ", AgeText(still), has_step_rate ? ", it asked every " : "",
-                                 has_step_rate ? AgeText(ReportInterval(run)) : "",
+                                 has_step_rate ? absl::FormatDuration(absl::Trunc(
+                                                     ReportInterval(run), absl::Milliseconds(1)))
+                                               : "",
                                  ": its process is gone, or its own balancing has stopped")};
   }
   std::string text =

@@ -104,11 +104,19 @@ struct ReportIntervalChange {
 // next question says what it runs.
 struct Asking {
   std::string engine;         // name and version; empty: the run trains
+  int64_t number = 0;         // number of the newest question
   int64_t ticket = 0;         // the question that waits for its answer; 0: none
   int64_t begun_by = -1;      // number of the decision that it began in
-  int64_t answered = 0;       // ticket of the newest question that was answered
-  int64_t answered_by = -1;   // number of the decision that answered it
   int64_t given_version = 0;  // proposal in the newest answer
+  int32_t times_given = 0;    // answers that carried it
+};
+
+// Answers to engines. They are the last effects of a decision, so that they are dropped, and given
+// again as a refusal, if a write of the decision fails.
+struct EngineReplies {
+  std::vector<Reply> waiting;     // of the decision in the making
+  std::vector<int64_t> answered;  // tickets that the newest decision with an answer answered
+  int64_t decision = -1;          // its number
 };
 
 // One run of a job.
@@ -489,7 +497,8 @@ struct State {
   std::map<SessionId, SessionBinding>
       bindings;  // sessions that said Hello; ordered, so that effects are too
   std::map<std::string, Job> jobs;
-  std::set<std::string> asking;     // jobs whose engines asked
+  std::set<std::string> asking;  // jobs whose engines asked
+  EngineReplies engine_replies;
   std::deque<RefusedJob> refusals;  // refusals of jobs that are not in `jobs`, newest first
 };
 

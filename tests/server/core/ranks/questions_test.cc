@@ -98,17 +98,16 @@ TEST_F(EngineTest, AnAnswerCarriesTheWholePlacementAndIsInForceOnceItIsTaken) {
 TEST_F(EngineTest, TheNextQuestionTellsWhatBecameOfAnAnswer) {
   const Outcome taken = engine.AskFor(Exchanged({0}));
   engine.current = *taken->placement;
-  const Outcome dropped = engine.AskFor(Exchanged({0, 1}));
+  const Outcome lost = engine.AskFor(Exchanged({0, 1}));
   EXPECT_EQ(daemon.View().version(), taken->version);
-  (void)engine.Ask();
-  EXPECT_EQ(daemon.View().version(), taken->version);
-  EXPECT_THAT(daemon.LastReason("withdrawn"), HasSubstr("the engine still runs version"));
+  EXPECT_EQ(*engine.AnswerTo(engine.Ask())->placement, *lost->placement);
   engine.current = Exchanged({2, 3});  // the engine loaded another one
   const int64_t ticket = engine.Ask();
-  EXPECT_GT(daemon.View().version(), dropped->version);
+  EXPECT_GT(daemon.View().version(), lost->version);
+  EXPECT_THAT(daemon.LastReason("withdrawn"), HasSubstr("a placement from elsewhere"));
   EXPECT_EQ(daemon.core().PlacementInForce(kJob)->placement, engine.current);
   EXPECT_EQ(daemon.View().last_window_last_step(), 4);
-  EXPECT_EQ(daemon.replies().count(ticket), 0);  // the solver works on it
+  EXPECT_EQ(engine.AnswerTo(ticket)->placement, nullptr);
 }
 
 TEST_F(EngineTest, AnAnswerThatWasNotTakenIsWithdrawnWithTheReason) {
@@ -177,12 +176,50 @@ TEST_F(EngineTest, PolicyAutoTriesNothingThatMovesMostExperts) {
   for (const Candidate& candidate : candidates) EXPECT_EQ(candidate.policy, "incremental");
 }
 
-TEST_F(EngineTest, OneQuestionOfAJobIsAnsweredAtATime) {
+TEST_F(EngineTest, AnAnswerThatIsNeverTakenIsWithdrawnAfterThreeQuestions) {
+  (void)engine.AskFor(Exchanged({0}));
+  EXPECT_NE(engine.AnswerTo(engine.Ask())->placement, nullptr);
+  EXPECT_NE(engine.AnswerTo(engine.Ask())->placement, nullptr);
+  EXPECT_EQ(engine.AnswerTo(engine.Ask())->placement, nullptr);
+  EXPECT_THAT(daemon.LastReason("withdrawn"),
+              HasSubstr("the engine still runs version 0 after 3 answers"));
+}
+
+TEST_F(EngineTest, ALaterQuestionTakesThePlaceOfOneThatWaits) {
   const int64_t first = engine.Ask();
-  const Outcome second = engine.AnswerTo(engine.Ask());
-  EXPECT_EQ(second.status().code(), absl::StatusCode::kAborted);
-  ASSERT_TRUE(daemon.AnswerSolve(engine.current));
-  EXPECT_TRUE(engine.AnswerTo(first).ok());
+  const int64_t second = engine.Ask();
+  EXPECT_EQ(engine.AnswerTo(first).status().code(), absl::StatusCode::kAborted);
+  ASSERT_TRUE(daemon.AnswerSolve(Exchanged({0})));
+  EXPECT_NE(engine.AnswerTo(second)->placement, nullptr);
+}
+
+TEST_F(EngineTest, AJobThatTrainsIsNoEngines) {
+  TestJob job(EngineConfig());
+  job.ConnectAll();
+  Engine intruder(job.daemon);
+  const Outcome refused = intruder.AnswerTo(intruder.Ask());
+  EXPECT_EQ(refused.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(refused.status().message(), HasSubstr("job train trains, in run"));
+  EXPECT_EQ(job.daemon.View().connected_ranks(), 3);
+}
+
+TEST_F(EngineTest, ATrainerThatTakesTheJobOverEndsTheQuestionThatWaits) {
+  const int64_t ticket = engine.Ask();
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    wire::Hello hello = TestHello(rank);
+    hello.run_id = "trainer";
+    hello.take_over = true;
+    (void)daemon.Join(hello);
+  }
+  EXPECT_EQ(engine.AnswerTo(ticket).status().code(), absl::StatusCode::kAborted);
+  EXPECT_EQ(daemon.View().engine(), "");
+}
+
+TEST_F(EngineTest, AnOperatorForgetsAnEnginesJobWhichMayComeBack) {
+  (void)engine.AskFor(Exchanged({0}));
+  ASSERT_TRUE(daemon.Ask(ForgetJob{}).ok());
+  EXPECT_FALSE(daemon.core().Job(kJob, daemon.now()).ok());
+  EXPECT_TRUE(engine.AskFor(engine.current).ok());
 }
 
 TEST_F(EngineTest, AMalformedQuestionIsRefusedAndTheNextOneIsNot) {
@@ -194,8 +231,18 @@ TEST_F(EngineTest, AMalformedQuestionIsRefusedAndTheNextOneIsNot) {
   EXPECT_THAT(engine.AnswerTo(engine.Ask(wrong)).status().message(), HasSubstr("hello: job"));
   wrong = engine.Question();
   wrong.load(0, 0) = -1;
-  EXPECT_EQ(engine.AnswerTo(engine.Ask(wrong)).status().code(), absl::StatusCode::kInvalidArgument);
+  EXPECT_THAT(engine.AnswerTo(engine.Ask(wrong)).status().message(),
+              HasSubstr("question: load is -1, it must be in 0..1099511627776"));
+  wrong = engine.Question();
+  wrong.shape.num_gpus = 1 << 20;
+  EXPECT_THAT(engine.AnswerTo(engine.Ask(wrong)).status().message(),
+              HasSubstr("question: shape: num_gpus is 1048576, it must be in 1..16384"));
+  EXPECT_FALSE(daemon.core().Job(kJob, daemon.now()).ok());
   EXPECT_TRUE(engine.AskFor(Exchanged({0})).ok());
+  wrong = engine.Question();
+  wrong.number = 2;
+  EXPECT_THAT(engine.AnswerTo(engine.Ask(wrong)).status().message(),
+              HasSubstr("question: number is 2, it comes after question"));
 }
 
 TEST_F(EngineTest, ARestartedDaemonGoesOnWithTheEnginesPlacement) {
@@ -218,6 +265,12 @@ TEST_F(EngineTest, AnAnswerThatCannotBeStoredIsRefused) {
   ASSERT_TRUE(daemon.AnswerSolve(Exchanged({0})));
   EXPECT_EQ(engine.AnswerTo(ticket).status().code(), absl::StatusCode::kUnavailable);
   EXPECT_EQ(daemon.View().version(), 0);
+}
+
+TEST_F(EngineTest, AReportThatCannotBeStoredIsRefused) {
+  const Outcome answer = engine.AskFor(Exchanged({0}));
+  daemon.store_works = false;
+  EXPECT_EQ(engine.Settle(answer->version, true).status().code(), absl::StatusCode::kUnavailable);
 }
 
 TEST_F(EngineTest, ARestartedEngineTakesTheJobOverAndTheOneBeforeIsRefused) {
@@ -312,7 +365,6 @@ TEST(EngineRandomTest, TheDaemonKnowsWhatRunsAfterEveryQuestion) {
       while (!daemon.replies().contains(ticket) && daemon.AnswerSolve(any())) continue;
       ASSERT_TRUE(daemon.replies().contains(ticket)) << daemon.state();
       const Outcome answer = engine.AnswerTo(ticket);
-      daemon.store_works = true;
       ASSERT_NE(daemon.state(), "QUARANTINE") << daemon.LastReason("quarantined");
       if (!answer.ok()) continue;
       const Placement known = daemon.core().PlacementInForce(kJob)->placement;
@@ -324,7 +376,7 @@ TEST(EngineRandomTest, TheDaemonKnowsWhatRunsAfterEveryQuestion) {
       const bool taken = !one_in(4);
       if (taken) engine.current = *answer->placement;
       if (one_in(4)) continue;
-      EXPECT_TRUE(engine.Settle(answer->version, taken).ok());
+      (void)engine.Settle(answer->version, taken);  // a store that fails refuses it
     }
   }
 }
