@@ -74,6 +74,10 @@ class Cases:
         self.assertEqual(maps[2:4], [maps[1]] * 2)
         self.assertNotEqual(maps[4], maps[3])
         self.assertEqual(self.shown("chat-2x8/placement")["placement"]["physical_to_logical_map"], maps[-1])
+        for command, text in (("status", f"{self.NAME} asks for placements; a step is a question"), ("get plans", "committed"),
+                              ("explain", "Job chat-2x8: IDLE"), ("doctor", f"{self.NAME} asks for 4 GPUs, at question 6")):
+            told = ranks.harness.eplbctl(*command.split(), "--job", "chat-2x8", "--endpoint", self.daemon.endpoint)
+            self.assertIn(text, " ".join(told.stdout.split()))
 
     def test_a_placement_that_a_rank_did_not_acknowledge_is_not_taken(self):
         found = self.serve([HOT, OTHER, OTHER, OTHER], late=(2, 1))
@@ -88,7 +92,7 @@ class Cases:
 
 
 class VllmTest(Cases, ranks.RankTest):
-    KIND = Vllm
+    KIND, NAME = Vllm, "vLLM"
 
     def test_models_and_pipeline_stages_are_jobs(self):
         found = self.serve([HOT, HOT[:1], OTHER], stages=((0, 1), (2, 3)))
@@ -103,7 +107,7 @@ class VllmTest(Cases, ranks.RankTest):
 
 
 class SglangTest(Cases, ranks.RankTest):
-    KIND = Sglang
+    KIND, NAME = Sglang, "SGLang"
 
 
 if __name__ == "__main__":

@@ -118,6 +118,18 @@ class QuestionTest(unittest.TestCase):
             policy.rebalance_experts(LOAD, 12, 1, 1, 4)
             self.assertEqual(self.calls.asked.pop()["current"], expected.tolist())
 
+    def test_a_rank_without_a_daemon_keeps_the_answer_of_the_engine_as_the_others_do(self):
+        def own(weight, num_replicas, num_groups, num_nodes, num_ranks, old_global_expert_indices=None):
+            answers.append(START.roll(len(answers) + 1, 1))  # another one each time, as for other loads
+            return answers[-1]
+
+        self.policies["default"] = type("Policy", (), {"rebalance_experts": staticmethod(own)})
+        for policy in (eplb.vllm.register(returns="map"), self.register(returns="map")):
+            answers = []
+            maps = [policy.rebalance_experts(0 * LOAD, 12, 1, 1, 4) for _ in range(2)]
+            self.assertTrue(torch.equal(maps[0], answers[0]))
+            self.assertTrue(torch.equal(maps[1], answers[0]))
+
     def test_a_load_that_cannot_be_one_is_not_sent(self):
         policy = self.register()
         for load, message in ((LOAD / 0 * 0, "is nan"), (-LOAD, "is -90"), (LOAD[0], "has shape")):
@@ -175,6 +187,7 @@ class SettingsTest(unittest.TestCase):
                 ({"endpoint": "a:1", "job": "my chat"}, {}, "^job: 'my chat', expected"),
                 ({"endpoint": "a:1", "job": "x" * 101}, {}, "^job: "),
                 ({"endpoint": 7, "job": "chat"}, {}, "^endpoint: 7, expected"),
+                ({"endpoint": "nonsense", "job": "chat"}, {}, "^endpoint: 'nonsense', expected HOST:PORT or unix:PATH"),
                 ({"endpoint": "a:1", "job": "chat", "expert_bytes": -1}, {}, "^expert_bytes is -1, expected at least 0$"),
                 ({"endpoint": "a:1", "job": "chat", "policy": "balanced"}, {},
                  r"^policy: given beside endpoint a:1, whose daemon has the settings of job chat \(eplbctl set policy\)$"),
