@@ -123,6 +123,19 @@ class PageTest(job.DaemonTest):
         self.browser.wait("document.querySelector('#decisions .log table') === null")
         self.check_clean()
 
+    def test_an_engine_asks_for_all_gpus(self):
+        self.run_job()
+        self.show()
+        self.browser.value("""(() => { const ask = window.fetch; window.fetch = async (path, options) => {
+          const answer = await ask(path, options);
+          if (!path.endsWith("jobs/demo")) return answer;
+          return new Response(JSON.stringify({ ...await answer.json(), engine: "vLLM <b>1</b>" }));
+        }; })()""")
+        self.browser.wait("document.querySelector('#ranks .note').textContent.startsWith('vLLM <b>1</b> asks for placements for 4 GPUs')")
+        notes = self.browser.texts(".top .tile .note")
+        self.assertLessEqual({"asks for all GPUs", "questions of vLLM <b>1</b>"}, set(notes))
+        self.check_clean()
+
     def test_switches_are_those_of_the_report(self):
         self.run_job()
         self.show()
