@@ -27,7 +27,7 @@ class ChangeDesk {
   static constexpr size_t kMaxOfEngines = 64;
   // From Take to the core's answer: a core that takes longer hangs in its store.
   static constexpr absl::Duration kDeadline = absl::Seconds(20);
-  // Of a question of an engine, for which a placement may have to be computed first.
+  // The same for a question of an engine, which a placement may have to be computed for.
   static constexpr absl::Duration kEngineDeadline = absl::Minutes(1);
 
   // max_of_engines: most waiting questions of engines, beside kMaxWaiting others.

@@ -31,7 +31,7 @@ struct RunnerOptions {
   core::Config core;
   EventQueue::Limits queue;
   Sessions::Limits sessions;
-  int32_t max_plan_questions = ChangeDesk::kMaxOfEngines;  // that wait for their answers
+  int32_t max_plan_questions = ChangeDesk::kMaxOfEngines;  // limits.max_plan_questions
   int32_t solver_threads = 1;
   std::string opening_note;  // finding of the daemon at its start; a warning for ten minutes
   // Why fewer streams fit than are configured: a warning once half of those that fit are open.

@@ -24,7 +24,7 @@ namespace eplb::core {
 namespace {
 
 constexpr int64_t kMaxQuestion = int64_t{1} << 40;
-constexpr int64_t kMaxTokens = int64_t{1} << 40;        // of an expert in a window
+constexpr int64_t kMaxTokens = int64_t{1} << 40;        // an expert's in a window
 constexpr int64_t kMostExpertBytes = int64_t{1} << 40;  // one expert of one layer
 constexpr int32_t kMostGiven = 3;                       // answers that carry a proposal in vain
 

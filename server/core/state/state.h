@@ -114,7 +114,7 @@ struct Asking {
 // Answers to engines. They are the last effects of a decision, so that they are dropped, and given
 // again as a refusal, if a write of the decision fails.
 struct EngineReplies {
-  std::vector<Reply> waiting;     // of the decision in the making
+  std::vector<Reply> waiting;     // they belong to the decision in the making
   std::vector<int64_t> answered;  // tickets that the newest decision with an answer answered
   int64_t decision = -1;          // its number
 };
