@@ -11,7 +11,7 @@ namespace eplb::core {
 
 namespace {
 
-const absl::Time kStart = absl::UnixEpoch() + absl::Hours(1);
+const absl::Time begun_at = absl::UnixEpoch() + absl::Hours(1);
 
 // A run in windows of 10 steps, begun at step 0.
 Job Begun() {
@@ -19,15 +19,15 @@ Job Begun() {
   job.current = Run(Topology::Make(TestShape()).value(),
                     RankGrid::Make({.world_size = 3, .num_gpus = 3}).value());
   job.current->report_every = 10;
-  BeginSteps(*job.current, absl::Seconds(60), absl::ZeroDuration(), kStart);
-  NoteHelloStep(*job.current, 0, kStart);
+  BeginSteps(*job.current, absl::Seconds(60), absl::ZeroDuration(), begun_at);
+  NoteHelloStep(*job.current, 0, begun_at);
   return job;
 }
 
 TEST(StepRateTest, AStepsTimeIsTheMedianOfTheNewestRises) {
   Job job = Begun();
   EXPECT_EQ(SecondsPerStep(job.current->rate), 0);
-  absl::Time now = kStart + absl::Seconds(300);  // a slow first window
+  absl::Time now = begun_at + absl::Seconds(300);  // a slow first window
   for (int64_t step = 9; step < 100; step += 10, now += absl::Seconds(2)) {
     NoteStep(*job.current, step, now);
   }
@@ -39,15 +39,15 @@ TEST(StepRateTest, AStepsTimeIsTheMedianOfTheNewestRises) {
 TEST(StepRateTest, StepsAdvanceForSixIntervalsAfterARise) {
   Job job = Begun();
   for (int64_t window = 0; window < 4; ++window) {
-    NoteStep(*job.current, 10 * window + 9, kStart + (window + 1) * absl::Seconds(4));
+    NoteStep(*job.current, 10 * window + 9, begun_at + (window + 1) * absl::Seconds(4));
   }
-  EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(16 + 24)));
-  EXPECT_FALSE(StepsAdvance(job, kStart + absl::Seconds(16 + 25)));
+  EXPECT_TRUE(StepsAdvance(job, begun_at + absl::Seconds(16 + 24)));
+  EXPECT_FALSE(StepsAdvance(job, begun_at + absl::Seconds(16 + 25)));
 }
 
 TEST(StepRateTest, AGapThatCameTwiceIsWaitedForAgainHoweverLongAgo) {
   Job job = Begun();
-  absl::Time now = kStart;
+  absl::Time now = begun_at;
   int64_t step = -1;
   const auto train = [&](int windows, absl::Duration gap) {
     for (int window = 0; window < windows; ++window) {
@@ -70,26 +70,26 @@ TEST(StepRateTest, AGapThatCameTwiceIsWaitedForAgainHoweverLongAgo) {
 TEST(StepRateTest, ShortIntervalsAreWaitedForAtLeastFiveSeconds) {
   Job job = Begun();
   for (int64_t window = 0; window < 4; ++window) {
-    NoteStep(*job.current, 10 * window + 9, kStart + (window + 1) * absl::Milliseconds(3));
+    NoteStep(*job.current, 10 * window + 9, begun_at + (window + 1) * absl::Milliseconds(3));
   }
-  EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(5)));
-  EXPECT_FALSE(StepsAdvance(job, kStart + absl::Seconds(6)));
+  EXPECT_TRUE(StepsAdvance(job, begun_at + absl::Seconds(5)));
+  EXPECT_FALSE(StepsAdvance(job, begun_at + absl::Seconds(6)));
 }
 
 TEST(StepRateTest, ANewRunHasItsPatienceBeforeTwoRises) {
   Job job = Begun();
-  EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(60)));
-  EXPECT_FALSE(StepsAdvance(job, kStart + absl::Seconds(61)));
-  NoteStep(*job.current, 9, kStart + absl::Seconds(1));
-  EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(60)));
+  EXPECT_TRUE(StepsAdvance(job, begun_at + absl::Seconds(60)));
+  EXPECT_FALSE(StepsAdvance(job, begun_at + absl::Seconds(61)));
+  NoteStep(*job.current, 9, begun_at + absl::Seconds(1));
+  EXPECT_TRUE(StepsAdvance(job, begun_at + absl::Seconds(60)));
 }
 
 TEST(StepRateTest, ToldAgainOrALittleMoreAtAHelloIsNoRise) {
   Job job = Begun();
   for (int64_t window = 0; window < 4; ++window) {
-    NoteStep(*job.current, 10 * window + 9, kStart + window * absl::Seconds(1));
+    NoteStep(*job.current, 10 * window + 9, begun_at + window * absl::Seconds(1));
   }
-  const absl::Time later = kStart + absl::Seconds(40);
+  const absl::Time later = begun_at + absl::Seconds(40);
   NoteStep(*job.current, 39, later);
   NoteHelloStep(*job.current, 48, later);
   EXPECT_FALSE(StepsAdvance(job, later));
@@ -101,16 +101,16 @@ TEST(StepRateTest, ALongerWindowIsWaitedForBeforeItTakesEffect) {
   Job job = Begun();
   job.current->report_interval_change = {.report_every = 160, .from_step = 160};
   for (int64_t window = 0; window < 4; ++window) {
-    NoteStep(*job.current, 10 * window + 9, kStart + window * absl::Seconds(1));
+    NoteStep(*job.current, 10 * window + 9, begun_at + window * absl::Seconds(1));
   }
-  EXPECT_TRUE(StepsAdvance(job, kStart + absl::Seconds(50)));
+  EXPECT_TRUE(StepsAdvance(job, begun_at + absl::Seconds(50)));
 }
 
 TEST(StepRateTest, ARunThatEndedOrNeverCameDoesNotAdvance) {
-  EXPECT_FALSE(StepsAdvance(Job{}, kStart));
+  EXPECT_FALSE(StepsAdvance(Job{}, begun_at));
   Job job = Begun();
   job.current->ending = Ending::kFinal;
-  EXPECT_FALSE(StepsAdvance(job, kStart));
+  EXPECT_FALSE(StepsAdvance(job, begun_at));
 }
 
 TEST(StepRateTest, AReportOfAnyRankTellsTheRate) {
