@@ -228,7 +228,7 @@ class RegisterTest(unittest.TestCase):
         own = engine_stand_ins.own_map(1, 8, 12)
         for incumbent in (None, START - 1, START[:, :8], START.float()):
             self.assertTrue(torch.equal(policy.rebalance_experts(0 * LOAD, 12, 1, 1, 4, incumbent), own))
-        # What it answered is the current placement from then on, and it fails for these groups.
+        # The current placement is now that answer. The own policy fails for these groups.
         self.assertTrue(torch.equal(policy.rebalance_experts(0 * LOAD, 12, None, 1, 4), own))
         self.assertTrue(torch.equal(eplb.vllm.register().rebalance_experts(0 * LOAD, 12, None, 1, 4), START))
 
