@@ -158,6 +158,23 @@ absl::Status Client::SetSplitOptions(const SplitOptions& options) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->SetSplitOptions(options);
 }
 
+absl::Status Client::PrepareSplit(const SplitSetup& setup) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->PrepareSplit(setup);
+}
+
+absl::Status Client::CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row,
+                              void* stream) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->CountFor(layer, choices, row, stream);
+}
+
+absl::Status Client::RouteFrom(int32_t layer, const int64_t* gathered, void* slots, void* stream) {
+  return IsForkedCopy() ? absl::OkStatus() : impl_->RouteFrom(layer, gathered, slots, stream);
+}
+
+SplitLoopFigures Client::split_figures() const {
+  return IsForkedCopy() ? SplitLoopFigures{} : impl_->split_figures();
+}
+
 absl::Status Client::CheckCounts(int32_t layer, std::span<const int64_t> counts) {
   return IsForkedCopy() ? absl::OkStatus() : impl_->CheckCounts(layer, counts);
 }
@@ -321,6 +338,7 @@ void Client::Impl::Close(std::string_view reason) {
   if (closed_) return;
   closed_ = true;
   ahead_.Stop("this rank closes");
+  shown_.StopSplits();
   if (reason == kFinished) AwaitPeers();
   // Before the stop is logged: no PREPARED comes after it.
   if (daemon_.has_session()) {

@@ -27,6 +27,10 @@
 
 #include "client/rows/paths/nccl_settings.h"
 
+namespace eplb::cuda {
+struct CountArgs;  // cuda/kernels/count_body.h
+}
+
 namespace eplb {
 
 // Returns the bytes of all ranks, in rank order; see client/rows/control/control_channel.h.
@@ -241,6 +245,22 @@ struct SplitFigures {
   std::vector<int32_t> tight_gpus = {};
 };
 
+// Bounds of the batches that Client::CountFor and RouteFrom take.
+struct SplitSetup {
+  int64_t max_tokens = 0;  // most tokens of a batch on this rank; max_tokens * top_k <= 2^31
+  int32_t top_k = 0;       // choices of each token
+  // Longest wait of a stream for the split of a batch, above 0 and at most 60 s.
+  absl::Duration deadline = absl::Milliseconds(1);
+};
+
+// Counts of batches since Client::PrepareSplit, and the newest split.
+struct SplitLoopFigures {
+  int64_t batches = 0;       // batches that RouteFrom routed, on a GPU once the stream reached them
+  int64_t late = 0;          // batches that drew their slots because no split came by the deadline
+  int64_t refused = 0;       // batches that drew because Split rejects their counts
+  SplitFigures newest = {};  // version 0 and peak 0 before the first split
+};
+
 struct BoundaryResult {
   bool voted = false;
   bool switched = false;  // a chunk was committed: the next forward runs under `version`
@@ -405,6 +425,39 @@ class Client {
   // rank whose layer or counts Split rejects; or the error of the all-gather. Does nothing with
   // EPLB_DISABLE=1.
   absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);
+
+  // The next three split a batch in the order of a stream, without a wait of the caller
+  // (docs/splitting-a-batch.md): CountFor; an all-gather of the rows among the ranks of the EP
+  // group by the caller, on the same stream; RouteFrom. Arrays are in the memory of the registered
+  // tensors. On a GPU both calls only launch, also inside a graph capture; a captured graph follows
+  // later switches. A thread of the client computes the split, and Close ends it. In host memory
+  // the calls compute. Threads: the training thread.
+
+  // Allocates what the calls need, after RegisterExperts; calling it again discards the first
+  // preparation, and captured graphs with it. errors: InvalidArgument naming the field;
+  // FailedPrecondition before RegisterExperts; ResourceExhausted.
+  absl::Status PrepareSplit(const SplitSetup& setup);
+
+  // Writes this rank's choices of each expert to row [E], and remembers `choices`, whose arrays
+  // must stay until the work of RouteFrom is done. If choices.counts is not null, adds to the
+  // counters as well. errors: InvalidArgument naming the argument, also for more tokens than were
+  // prepared; FailedPrecondition before PrepareSplit.
+  absl::Status CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row,
+                        void* stream = nullptr);
+
+  // Writes the slots of the layer's choices of the last CountFor by the split of `gathered`
+  // [num_gpus, E], the rows of the ranks of the EP group: each choice as Split's own quotas have
+  // it. Choices beyond the quotas draw a replica of their expert, each equally likely, by token
+  // number rank in the EP group * max_tokens + token: all choices of a batch whose counts Split
+  // rejects, or whose split comes after the deadline. No choice is lost by it, and ranks need not
+  // agree on it, because every replica computes the same. slots: [num_tokens, top_k] of the ids'
+  // type, -1 for padding and ids out of range; may be the ids. errors: InvalidArgument naming the
+  // argument; FailedPrecondition before the layer's CountFor.
+  absl::Status RouteFrom(int32_t layer, const int64_t* gathered, void* slots,
+                         void* stream = nullptr);
+
+  // Threads: any.
+  SplitLoopFigures split_figures() const;
 
   // Adds to the time that this rank's experts computed in the current step, forward and backward,
   // excluding waits for other ranks and work that does not grow with tokens. The daemon finds slow

@@ -68,6 +68,10 @@ struct Client::Impl {
     return shown_.splits().SetOptions(options);
   }
   absl::Status CheckCounts(int32_t layer, std::span<const int64_t> counts);
+  absl::Status PrepareSplit(const SplitSetup& setup);
+  absl::Status CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row, void* stream);
+  absl::Status RouteFrom(int32_t layer, const int64_t* gathered, void* slots, void* stream);
+  SplitLoopFigures split_figures() const { return shown_.split_figures(); }
   absl::Status CheckExperts(const ExpertProbe& probe, void* stream);
   absl::Status Carry(std::span<const int32_t> physical_to_logical_map, void* stream);
   absl::Status ReduceGradients(std::span<const ReplicaRows> rows, void* stream);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/paths/device_transports.h"
 
@@ -56,6 +57,7 @@ absl::Status ShownPlacement::MakeRouteTables(const RowMemory& memory) {
   EPLB_ASSIGN_OR_RETURN(std::unique_ptr<cuda::RowQueue> queue, MakeQueueFor(memory));
   EPLB_ASSIGN_OR_RETURN(route_tables_,
                         RouteTables::Make(std::move(queue), *running_.placement, gpu_));
+  memory_ = memory;
   const RouteArrays& arrays = route_tables_->arrays();
   const Topology& topology = running_.placement->topology();
   device_tables_ = {.num_layers = topology.num_layers(),
@@ -69,6 +71,27 @@ absl::Status ShownPlacement::MakeRouteTables(const RowMemory& memory) {
                     .first_candidate = arrays.first_candidate,
                     .thresholds = arrays.thresholds};
   return absl::OkStatus();
+}
+
+absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup) {
+  if (!has_route_tables()) {
+    return FailedPrecondition("prepare_split was called before register_experts");
+  }
+  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<SplitLoop> loop,
+                        SplitLoop::Make(setup, {.topology = running_.placement->topology(),
+                                                .self = gpu_,
+                                                .device = memory_.device,
+                                                .tables = device_tables_,
+                                                .splits = splits_,
+                                                .queue = route_tables_->queue()}));
+  prepared_ = std::make_unique<PreparedSplits>(
+      PreparedSplits{.arrays = ArraysInMemory(memory_), .loop = std::move(loop)});
+  return absl::OkStatus();
+}
+
+absl::StatusOr<PreparedSplits*> ShownPlacement::CheckPrepared(const char* name) const {
+  if (prepared_ != nullptr) return prepared_.get();
+  return FailedPrecondition(name, " was called before prepare_split");
 }
 
 RunningPlacement ShownPlacement::AsCurrent(const Placement& placement) const {

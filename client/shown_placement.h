@@ -13,6 +13,8 @@
 #include "client/rows/route_tables.h"
 #include "client/rows/row_memory.h"
 #include "client/session/member.h"
+#include "client/split_loop.h"
+#include "client/tokens.h"
 
 namespace eplb {
 
@@ -35,7 +37,13 @@ class PlacementTables {
   PlacementView view_;
 };
 
-// Threads: the training thread.
+// Parts that Client::PrepareSplit makes.
+struct PreparedSplits {
+  ArraysInMemory arrays;
+  std::unique_ptr<SplitLoop> loop;
+};
+
+// Threads: the training thread, except split_figures.
 class ShownPlacement {
  public:
   ShownPlacement(RunningPlacement running, GpuId gpu);
@@ -59,7 +67,22 @@ class ShownPlacement {
     return route_tables_->Update(target, layers, stream);
   }
   // The process keeps the tables for kernels for good, because freeing them would wait for the GPU.
-  void LeakRouteTables() { (void)route_tables_.release(); }
+  void LeakRouteTables() {
+    if (prepared_ != nullptr) prepared_->loop->Stop();
+    (void)prepared_.release();
+    (void)route_tables_.release();
+  }
+
+  // errors: as SplitLoop::Make; FailedPrecondition before MakeRouteTables.
+  absl::Status PrepareSplits(const SplitSetup& setup);
+  // errors: FailedPrecondition, naming the call, before PrepareSplits.
+  absl::StatusOr<PreparedSplits*> CheckPrepared(const char* name) const;
+  void StopSplits() {
+    if (prepared_ != nullptr) prepared_->loop->Stop();
+  }
+  SplitLoopFigures split_figures() const {
+    return prepared_ == nullptr ? SplitLoopFigures{} : prepared_->loop->figures();
+  }
 
   // Shows and splits by another placement of the same shape.
   void Switch(RunningPlacement running);
@@ -80,7 +103,9 @@ class ShownPlacement {
   std::shared_ptr<const Placement> carried_;     // null: the rows are where running_ has them
   std::unique_ptr<PlacementTables> row_tables_;  // tables of carried_, from the first Carry on
   std::unique_ptr<RouteTables> route_tables_;    // null before MakeRouteTables
+  RowMemory memory_;                             // memory of route_tables_
   DeviceTables device_tables_;
+  std::unique_ptr<PreparedSplits> prepared_;  // null before PrepareSplits
 };
 
 }  // namespace eplb

@@ -66,31 +66,6 @@ absl::Status WorkThroughTokens([[maybe_unused]] const RowMemory& memory, const A
   }
 }
 
-// Slots may be the ids themselves: each choice is read before its slot is written.
-absl::Status CheckApart(const cuda::CountArgs& choices, const void* slots) {
-  const auto ids = reinterpret_cast<uintptr_t>(choices.expert_ids);
-  const auto written = reinterpret_cast<uintptr_t>(slots);
-  const uintptr_t id_bytes = choices.id_type == cuda::ExpertIdType::kInt64 ? 8 : 4;
-  const uintptr_t num_bytes = static_cast<uintptr_t>(choices.num_tokens * choices.top_k) * id_bytes;
-  if (ids == written || ids + num_bytes <= written || written + num_bytes <= ids) {
-    return absl::OkStatus();
-  }
-  return InvalidInput(
-      "slots shares memory with choices.expert_ids, expected the same array or one apart from it");
-}
-
-// tables: DeviceTables or PlacementView. errors: InvalidArgument naming the argument that does not
-// fit the client's placement.
-template <class Tables>
-absl::Status CheckPlace(const Tables& tables, int32_t layer, int32_t num_experts) {
-  if (layer < 0 || layer >= tables.num_layers) {
-    return InvalidInput("layer is ", layer, ", expected 0..", tables.num_layers - 1);
-  }
-  if (num_experts == tables.num_experts) return absl::OkStatus();
-  return InvalidInput("choices.num_experts is ", num_experts, ", the client has ",
-                      tables.num_experts);
-}
-
 absl::Status CheckSplit(const PlacementView& placement, const SplitSlots& to) {
   if (std::ssize(to.own) != placement.num_slots) {
     return InvalidInput("split.own has ", to.own.size(), " quotas, expected ", placement.num_slots);
@@ -176,6 +151,19 @@ void CountAll(const cuda::CountArgs choices) {
 }
 
 }  // namespace
+
+absl::Status ArraysInMemory::Check(const char* name, const void* array) {
+  constexpr size_t kMostKnown = 4096;
+  if (array == nullptr || known_.contains(array)) return absl::OkStatus();
+  EPLB_ASSIGN_OR_RETURN(const RowMemory found, FindMemoryOf({}, {{name, array}}));
+  if (found.device != memory_.device) {
+    return InvalidInput(name, " lies in ", found.Text(), ", expected ", memory_.Text(),
+                        ", where the tables are");
+  }
+  if (known_.size() == kMostKnown) known_.clear();
+  known_.insert(array);
+  return absl::OkStatus();
+}
 
 absl::Status CountTokens(const cuda::CountArgs& choices, void* stream) {
   if (choices.num_tokens == 0) return absl::OkStatus();

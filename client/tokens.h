@@ -5,13 +5,41 @@
 
 #include <cstdint>
 #include <span>
+#include <unordered_set>
 
 #include "absl/status/status.h"
 
+#include "base/errors.h"
 #include "client/client.h"
+#include "client/rows/row_memory.h"
 #include "cuda/route.h"
 
 namespace eplb {
+
+// Slots may be the ids themselves: each choice is read before its slot is written.
+inline absl::Status CheckApart(const cuda::CountArgs& choices, const void* slots) {
+  const auto ids = reinterpret_cast<uintptr_t>(choices.expert_ids);
+  const auto written = reinterpret_cast<uintptr_t>(slots);
+  const uintptr_t id_bytes = choices.id_type == cuda::ExpertIdType::kInt64 ? 8 : 4;
+  const uintptr_t num_bytes = static_cast<uintptr_t>(choices.num_tokens * choices.top_k) * id_bytes;
+  if (ids == written || ids + num_bytes <= written || written + num_bytes <= ids) {
+    return absl::OkStatus();
+  }
+  return InvalidInput(
+      "slots shares memory with choices.expert_ids, expected the same array or one apart from it");
+}
+
+// tables: DeviceTables or PlacementView. errors: InvalidArgument naming the argument that does not
+// fit the client's placement.
+template <class Tables>
+absl::Status CheckPlace(const Tables& tables, int32_t layer, int32_t num_experts) {
+  if (layer < 0 || layer >= tables.num_layers) {
+    return InvalidInput("layer is ", layer, ", expected 0..", tables.num_layers - 1);
+  }
+  if (num_experts == tables.num_experts) return absl::OkStatus();
+  return InvalidInput("choices.num_experts is ", num_experts, ", the client has ",
+                      tables.num_experts);
+}
 
 // Adds to `choices.counts` and `choices.out_of_range`. stream: a cudaStream_t for arrays on a GPU,
 // where the call only launches. errors: InvalidArgument naming the field, also for arrays in two
@@ -57,5 +85,20 @@ struct SplitSlots {
 // cost: 2 * num_tokens * top_k + S. Threads: as RouteTokens.
 absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs& choices,
                           const SplitSlots& to);
+
+// Remembers arrays in the memory of the tables for kernels, so that a call on the same arrays asks
+// no driver. threads: one at a time.
+class ArraysInMemory {
+ public:
+  explicit ArraysInMemory(RowMemory memory) : memory_(std::move(memory)) {}
+  const RowMemory& memory() const { return memory_; }
+  // name: of the argument; array: null: not given. errors: InvalidArgument for another memory;
+  // FailedPrecondition for memory of a GPU that this process cannot use.
+  absl::Status Check(const char* name, const void* array);
+
+ private:
+  RowMemory memory_;
+  std::unordered_set<const void*> known_;
+};
 
 }  // namespace eplb

@@ -51,6 +51,8 @@ class RouteTables {
   absl::Status Update(const Placement& placement, std::span<const LayerId> layers, void* stream);
 
   const RouteArrays& arrays() const { return arrays_; }
+  // Allocates in the memory of the arrays; outlives what it allocates.
+  cuda::RowQueue& queue() { return *queue_; }
 
  private:
   // One array: where its rows begin in both buffers, and how long a row is, in numbers.

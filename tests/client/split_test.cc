@@ -97,6 +97,43 @@ void ExpectQuotasAreMet(const PlacementView& view, int32_t layer, int32_t step, 
   EXPECT_EQ(met, splits[static_cast<size_t>(kSplitGpus * ep_group)].quotas);
 }
 
+TEST(ClientSplitTest, CountForAndRouteFromInHostMemoryAreTheSplitOfTheBatch) {
+  StartedJob job("", JobOfSixSlots());
+  job.Run([&](int32_t r, TestRank& rank) {
+    Client& client = rank.client();
+    RankSplit expected;
+    ASSERT_TRUE(SplitAndRoute(client, r, 1, 0, expected).ok());
+    const std::vector<int32_t> ids = SplitChoicesOf(r, 0);
+    std::vector<int64_t> gathered = SplitCountsOf(r / kSplitGpus, 0);
+    std::vector<int64_t> row(kSplitExperts, 77);
+    std::vector<int64_t> counters(kSplitExperts + 1, 1);
+    cuda::CountArgs choices = SplitArgs(ids);
+    choices.counts = counters.data();
+    choices.out_of_range = &counters.back();
+    ASSERT_TRUE(client.PrepareSplit({.max_tokens = kSplitTokens, .top_k = 1}).ok());
+    ASSERT_TRUE(client.CountFor(1, choices, row.data()).ok());
+    const auto mine = std::span(gathered).subspan(
+        static_cast<size_t>(r % kSplitGpus * kSplitExperts), kSplitExperts);
+    EXPECT_THAT(row, ::testing::ElementsAreArray(mine));
+    EXPECT_EQ(counters[0], row[0] + 1);
+    std::vector<int32_t> slots(kSplitTokens, 77);
+    ASSERT_TRUE(client.RouteFrom(1, gathered.data(), slots.data()).ok());
+    EXPECT_EQ(slots, expected.slots);
+    EXPECT_EQ(client.split_figures().newest.peak, expected.figures.peak);
+    gathered[0] = -1;
+    ASSERT_TRUE(client.RouteFrom(1, gathered.data(), slots.data()).ok());
+    EXPECT_THAT(slots, ::testing::Each(::testing::Ge(0))) << "drawn";
+    EXPECT_EQ(client.split_figures().batches, 2);
+    EXPECT_EQ(client.split_figures().refused, 1);
+    EXPECT_EQ(client.RouteFrom(0, gathered.data(), slots.data()).message(),
+              "route_from of layer 0 was called before its count_for");
+    EXPECT_EQ(client.PrepareSplit({.max_tokens = 1, .top_k = 0}).message(),
+              "choices.top_k is 0, expected at least 1");
+    EXPECT_EQ(client.PrepareSplit({.max_tokens = 1, .top_k = 1, .deadline = {}}).message(),
+              "deadline is 0 s, expected above 0 and at most 60");
+  });
+}
+
 TEST(ClientSplitTest, RanksMeetTheQuotasWithoutTalkingAndFollowASwitch) {
   const Topology topology = Topology::Make({.num_layers = 3,
                                             .num_experts = kSplitExperts,

@@ -80,7 +80,7 @@ class KernelsOfRows(unittest.TestCase):
 class KernelsOfChoices(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.kernels = {name: entries(name) for name in ("count", "route", "quota_route")}
+        cls.kernels = {name: entries(name) for name in ("count", "route", "quota_route", "split_exchange")}
 
     def test_arrays_stay_in_registers(self):
         for kernels in self.kernels.values():

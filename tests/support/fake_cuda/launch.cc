@@ -13,8 +13,10 @@
 #include "cuda/copy.h"
 #include "cuda/count.h"
 #include "cuda/kernels/copy_body.h"
+#include "cuda/quota_route.h"
 #include "cuda/route.h"
 #include "cuda/runtime.h"
+#include "cuda/split_exchange.h"
 #include "cuda/square_rows.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
@@ -142,6 +144,35 @@ void RunRoute(RouteArgs args) {
   if (fake::Failure() == cudaSuccess) (void)RouteOnHost(args);
 }
 
+void RunQuotaRoute(QuotaRouteArgs args) {
+  const int64_t id_bytes = args.choices.id_type == ExpertIdType::kInt32 ? 4 : 8;
+  const int64_t num_pairs = args.choices.num_tokens * args.choices.top_k;
+  const int32_t num_experts = args.choices.num_experts;
+  args.choices = OnDevice(args.choices);
+  args.slots = OnDevice(static_cast<std::byte*>(args.slots), num_pairs * id_bytes);
+  args.first_slot = OnDevice(args.first_slot, int64_t{sizeof(int32_t)} * (num_experts + 1));
+  args.own = OnDevice(args.own, int64_t{sizeof(int64_t)} * args.num_slots);
+  args.beyond = OnDevice(args.beyond, sizeof(int64_t));
+  if (fake::Failure() != cudaSuccess) return;
+  args.replica_slot =
+      OnDevice(args.replica_slot, int64_t{sizeof(int32_t)} * args.first_slot[num_experts]);
+  if (fake::Failure() == cudaSuccess) (void)QuotaRouteOnHost(args);
+}
+
+void RunSplitExchange(SplitExchangeArgs args) {
+  constexpr int64_t kWord = sizeof(int64_t);
+  SplitMailbox& mailbox = args.mailbox;
+  args.gathered = OnDevice(args.gathered, kWord * args.num_counts);
+  args.number = OnDevice(args.number, kWord);
+  args.own = OnDevice(args.own, kWord * args.num_slots);
+  mailbox.counts = OnDevice(mailbox.counts, kWord * args.num_counts);
+  mailbox.asked = OnDevice(mailbox.asked, kWord);
+  mailbox.late = OnDevice(mailbox.late, kWord);
+  mailbox.answer = OnDevice(mailbox.answer, kWord * args.num_slots);
+  mailbox.answered = OnDevice(mailbox.answered, kWord);
+  if (fake::Failure() == cudaSuccess) (void)SplitExchangeOnHost(args);
+}
+
 // Work of a kernel's blocks, one after the other.
 struct Work {
   int64_t size = 1;
@@ -213,6 +244,17 @@ absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
   return Launch("route", stream, {.run = [args](int64_t) { RunRoute(args); }});
 }
 
+absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckQuotaRouteArgs(args));
+  if (args.choices.num_tokens == 0) return absl::OkStatus();
+  return Launch("quota route", stream, {.run = [args](int64_t) { RunQuotaRoute(args); }});
+}
+
+absl::Status LaunchSplitExchange(const SplitExchangeArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckSplitExchangeArgs(args));
+  return Launch("split exchange", stream, {.run = [args](int64_t) { RunSplitExchange(args); }});
+}
+
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) {
   if (args.num_rows == 0) return absl::OkStatus();
   if (args.checksums != nullptr && !args.checksums_are_zero) {
@@ -241,6 +283,8 @@ absl::Status LoadAddKernels() { return Load("add"); }
 absl::Status LoadSquareKernels() { return Load("squares"); }
 absl::Status LoadCountKernels() { return Load("count"); }
 absl::Status LoadRouteKernels() { return Load("route"); }
+absl::Status LoadQuotaRouteKernels() { return Load("quota route"); }
+absl::Status LoadSplitExchangeKernels() { return Load("split exchange"); }
 
 }  // namespace eplb::cuda
 

@@ -478,6 +478,13 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
   return cudaSuccess;
 }
 
+cudaError_t cudaMemcpy(void* to, const void* from, size_t size, cudaMemcpyKind kind) {
+  const fake::Call call("cudaMemcpy");
+  const cudaError_t added = cudaMemcpyAsync(to, from, size, kind, nullptr);
+  if (added == cudaSuccess) fake::RunUntilIdle(nullptr);
+  return added;
+}
+
 cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t stream) {
   const fake::Call call("cudaMemsetAsync");
   if (call.error() != cudaSuccess) return call.error();

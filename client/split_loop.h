@@ -1,0 +1,95 @@
+// The split of a batch in the order of a stream: counts of this rank's choices, and slots by the
+// counts of all ranks. For tensors on a GPU a thread of the client computes the split while the
+// stream waits, so that the caller does not; for tensors in host memory the call computes it.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "absl/base/thread_annotations.h"
+#include "absl/status/statusor.h"
+#include "absl/synchronization/mutex.h"
+
+#include "client/batch_splits.h"
+#include "client/client.h"
+#include "cuda/quota_route.h"
+#include "cuda/row_queue.h"
+#include "cuda/split_exchange.h"
+
+namespace eplb {
+
+// Parts of a client that the loop uses; what they refer to outlives it.
+struct SplitLoopParts {
+  Topology topology;
+  GpuId self;
+  std::optional<int32_t> device;  // device of the tables; no value: host memory
+  const DeviceTables& tables;
+  BatchSplits& splits;
+  cuda::RowQueue& queue;  // allocates in the memory of the tables
+};
+
+// Client::PrepareSplit, CountFor and RouteFrom have the arguments, whose arrays are in the memory
+// of the tables. Every address that a launch takes is fixed, and every size is a bound for all
+// placements of the topology, so that a captured graph outlives a switch. A quota of another
+// placement is harmless: a choice goes to a slot of its expert in the tables, by quota or drawn.
+// Threads: one caller; figures: any.
+class SplitLoop {
+ public:
+  // errors: InvalidArgument naming the field; ResourceExhausted; Internal from CUDA.
+  static absl::StatusOr<std::unique_ptr<SplitLoop>> Make(const SplitSetup& setup,
+                                                         const SplitLoopParts& parts);
+  // Ends the thread. REQUIRES: no stream holds work of the loop.
+  ~SplitLoop() { Stop(); }
+  SplitLoop(const SplitLoop&) = delete;
+  SplitLoop& operator=(const SplitLoop&) = delete;
+
+  absl::Status CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row, void* stream);
+  absl::Status RouteFrom(int32_t layer, const int64_t* gathered, void* slots, void* stream);
+  // Ends the thread: the choices of later batches on a GPU draw their slots.
+  void Stop();
+  SplitLoopFigures figures() const ABSL_LOCKS_EXCLUDED(mutex_);
+
+ private:
+  struct Layer {
+    cuda::CountArgs choices = {};     // those of the last CountFor
+    int32_t* chunk_counts = nullptr;  // [chunks of the largest batch, E]
+    int64_t* own = nullptr;           // [S]
+    int64_t* number = nullptr;        // [1], see SplitExchangeArgs
+    cuda::SplitMailbox mailbox = {};  // on a GPU
+    bool is_counted = false;
+    int64_t answered = 0;  // number of the batch that the thread saw last
+  };
+
+  SplitLoop(const SplitSetup& setup, const SplitLoopParts& parts);
+  absl::Status Allocate();
+  absl::Status CheckChoices(int32_t layer, const cuda::CountArgs& choices) const;
+  cuda::QuotaRouteArgs RouteArgsOf(int32_t layer, void* slots);
+  // Writes the own quotas of a batch, or kNoQuota if its counts are refused.
+  void Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own)
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // ---- the thread ----
+  void Run();
+  // Answers the newest batch of a layer. False if there is none that is new.
+  bool Answer(int32_t layer);
+
+  const SplitSetup setup_;
+  const SplitLoopParts parts_;
+  const size_t num_counts_;  // number of counts of all ranks
+  const size_t num_slots_;
+  cuda::RowBuffer memory_;           // in the memory of the tables
+  cuda::RowBuffer shared_;           // pinned
+  int64_t* out_of_range_ = nullptr;  // [1]
+  int64_t* beyond_ = nullptr;        // [1]
+  std::vector<Layer> layers_;
+  mutable absl::Mutex mutex_;
+  SplitLoopFigures figures_ ABSL_GUARDED_BY(mutex_);
+  std::vector<int64_t> counts_, quotas_, own_;  // the thread's, or of a call in host memory
+  std::atomic<bool> stops_ = false;
+  std::thread thread_;
+};
+
+}  // namespace eplb

@@ -1,0 +1,107 @@
+// The body of the exchange with a splitter on the CPU: a block of the GPU writes the counts of all
+// ranks into memory that both share, and waits there for the rank's own quotas. After a deadline it
+// goes on without quotas, so that each choice draws its slot.
+#pragma once
+
+#include <cstdint>
+#include <type_traits>
+
+#include "base/host_device.h"
+#include "base/nanosecond_clock.h"
+
+namespace eplb::cuda {
+
+// Words that the GPU and the CPU share. A load sees all that preceded the store whose value it
+// returns.
+EPLB_HOST_DEVICE inline int64_t LoadShared(const int64_t* word) {
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+  const int64_t value = *static_cast<const volatile int64_t*>(word);
+  __threadfence_system();
+  return value;
+#else
+  return __atomic_load_n(word, __ATOMIC_ACQUIRE);
+#endif
+}
+EPLB_HOST_DEVICE inline void StoreShared(int64_t* word, int64_t value) {
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+  __threadfence_system();
+  *static_cast<volatile int64_t*>(word) = value;
+#else
+  __atomic_store_n(word, value, __ATOMIC_RELEASE);
+#endif
+}
+
+// Before a barrier after which another thread calls StoreShared: it publishes this thread's stores,
+// too.
+EPLB_HOST_DEVICE inline void FenceShared() {
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+  __threadfence_system();
+#endif
+}
+
+// Stores one of many words, which a StoreShared after FenceShared and a barrier publishes.
+EPLB_HOST_DEVICE inline void StoreCount(int64_t* word, int64_t value) {
+#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+  *word = value;
+#else
+  __atomic_store_n(word, value, __ATOMIC_RELAXED);
+#endif
+}
+
+// Memory of one layer that the GPU and the CPU share. The arrays of counts and quotas are read and
+// written by the loads and stores above, because a late answer meets the next batch.
+struct SplitMailbox {
+  int64_t* counts = nullptr;    // [num_counts], written by the kernel
+  int64_t* asked = nullptr;     // [1], number of the batch in `counts`, written after them
+  int64_t* late = nullptr;      // [1], number of batches without an answer, written by the kernel
+  int64_t* answer = nullptr;    // [num_slots], own quotas, written by the splitter
+  int64_t* answered = nullptr;  // [1], number of the batch in `answer`, written after it
+};
+
+struct SplitExchangeArgs {
+  // In the memory of the kernel.
+  const int64_t* gathered = nullptr;  // [num_counts], counts of all ranks
+  int64_t* number = nullptr;          // [1], number of the last batch, raised by 1
+  int64_t* own = nullptr;             // [num_slots], set: the answer, or -1 if it is late
+  SplitMailbox mailbox;
+  int32_t num_counts = 0;
+  int32_t num_slots = 0;
+  // Longest wait for the answer. A poll takes longer than a nanosecond, so that this is also the
+  // largest number of polls if the clock stands still.
+  int64_t deadline_ns = 0;
+};
+static_assert(std::is_trivially_copyable_v<SplitExchangeArgs>);
+
+EPLB_HOST_DEVICE inline bool AwaitAnswer(const SplitExchangeArgs& args, int64_t number) {
+  const int64_t start = NowInNanoseconds();
+  for (int64_t polls = 0; polls <= args.deadline_ns; ++polls) {
+    if (LoadShared(args.mailbox.answered) == number) return true;
+    if (NowInNanoseconds() - start > args.deadline_ns) return false;
+  }
+  return false;
+}
+
+inline constexpr int64_t kNoQuota = -1;  // see QuotaRouteArgs::own
+
+// Block: leader(); ForEach(count, work), after which all threads see what each wrote; Share(value),
+// the value of the leader for all threads.
+template <class Block>
+EPLB_HOST_DEVICE void ExchangeSplit(const SplitExchangeArgs& args, const Block& block) {
+  const SplitMailbox& mailbox = args.mailbox;
+  const int64_t number = *args.number + 1;
+  block.ForEach(args.num_counts,
+                [&](int32_t i) { StoreCount(mailbox.counts + i, args.gathered[i]); });
+  bool in_time = false;
+  if (block.leader()) {
+    *args.number = number;
+    StoreShared(mailbox.asked, number);
+    in_time = AwaitAnswer(args, number);
+    if (!in_time) StoreShared(mailbox.late, LoadShared(mailbox.late) + 1);
+  }
+  in_time = block.Share(in_time);
+  block.ForEach(args.num_slots, [&](int32_t slot) {
+    args.own[slot] = in_time ? LoadShared(mailbox.answer + slot) : kNoQuota;
+  });
+}
+
+}  // namespace eplb::cuda

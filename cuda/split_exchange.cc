@@ -1,0 +1,41 @@
+#include "cuda/split_exchange.h"
+
+#include "base/errors.h"
+#include "base/status_macros.h"
+
+namespace eplb::cuda {
+namespace {
+
+// The block's work on one thread of the CPU.
+struct OneThreadOfHost {
+  static constexpr bool leader() { return true; }
+  static bool Share(bool value) { return value; }
+  template <class Work>
+  void ForEach(int32_t count, const Work& work) const {
+    for (int32_t i = 0; i < count; ++i) work(i);
+  }
+};
+
+}  // namespace
+
+absl::Status CheckSplitExchangeArgs(const SplitExchangeArgs& args) {
+  const SplitMailbox& mailbox = args.mailbox;
+  for (const void* const array :
+       {static_cast<const void*>(args.gathered), static_cast<const void*>(args.number),
+        static_cast<const void*>(args.own), static_cast<const void*>(mailbox.counts),
+        static_cast<const void*>(mailbox.asked), static_cast<const void*>(mailbox.late),
+        static_cast<const void*>(mailbox.answer), static_cast<const void*>(mailbox.answered)}) {
+    if (array == nullptr) return InvalidInput("exchange of a split: one of its arrays is null");
+  }
+  if (args.num_counts >= 1 && args.num_slots >= 1 && args.deadline_ns >= 1) return absl::OkStatus();
+  return InvalidInput("exchange of a split of ", args.num_counts, " counts, ", args.num_slots,
+                      " slots and a deadline of ", args.deadline_ns, " ns, expected at least 1");
+}
+
+absl::Status SplitExchangeOnHost(const SplitExchangeArgs& args) {
+  EPLB_RETURN_IF_ERROR(CheckSplitExchangeArgs(args));
+  ExchangeSplit(args, OneThreadOfHost());
+  return absl::OkStatus();
+}
+
+}  // namespace eplb::cuda

@@ -1,0 +1,43 @@
+#include "base/status_macros.h"
+#include "cuda/load_kernels.h"
+#include "cuda/runtime.h"
+#include "cuda/split_exchange.h"
+
+namespace eplb::cuda {
+namespace {
+
+constexpr int32_t kExchangeThreads = 1024;
+
+struct ExchangeBlock {
+  bool* shared;
+
+  __device__ bool leader() const { return threadIdx.x == 0; }
+  template <class Work>
+  __device__ void ForEach(int32_t count, const Work& work) const {
+    for (int32_t i = threadIdx.x; i < count; i += blockDim.x) work(i);
+    FenceShared();
+    __syncthreads();
+  }
+  __device__ bool Share(bool value) const {
+    if (leader()) *shared = value;
+    __syncthreads();
+    return *shared;
+  }
+};
+
+__global__ void __launch_bounds__(kExchangeThreads) SplitExchangeKernel(SplitExchangeArgs args) {
+  __shared__ bool in_time;
+  ExchangeSplit(args, ExchangeBlock{&in_time});
+}
+
+}  // namespace
+
+absl::Status LaunchSplitExchange(const SplitExchangeArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckSplitExchangeArgs(args));
+  SplitExchangeKernel<<<1, kExchangeThreads, 0, stream>>>(args);
+  return ToStatus(cudaGetLastError(), "launch of the kernel that exchanges a split");
+}
+
+absl::Status LoadSplitExchangeKernels() { return LoadKernels(&SplitExchangeKernel); }
+
+}  // namespace eplb::cuda

@@ -1,0 +1,69 @@
+#include "cuda/split_exchange.h"
+
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+namespace eplb::cuda {
+namespace {
+
+struct ExchangeMemory {
+  std::vector<int64_t> gathered = {5, 6, 7};
+  std::vector<int64_t> own = {9, 9};
+  std::vector<int64_t> counts = {0, 0, 0};
+  std::vector<int64_t> answer = {1, 2};
+  int64_t number = 0, asked = 0, late = 0, answered = 0;
+
+  SplitExchangeArgs Args() {
+    return {.gathered = gathered.data(),
+            .number = &number,
+            .own = own.data(),
+            .mailbox = {.counts = counts.data(),
+                        .asked = &asked,
+                        .late = &late,
+                        .answer = answer.data(),
+                        .answered = &answered},
+            .num_counts = 3,
+            .num_slots = 2,
+            .deadline_ns = 2'000'000};
+  }
+};
+
+TEST(SplitExchangeTest, ALateAnswerIsNotThatOfTheNextBatch) {
+  ExchangeMemory memory;
+  ASSERT_TRUE(SplitExchangeOnHost(memory.Args()).ok());
+  EXPECT_EQ(memory.own, (std::vector<int64_t>{kNoQuota, kNoQuota}));
+  EXPECT_EQ(memory.counts, memory.gathered);
+  EXPECT_EQ(memory.late, 1);
+  memory.answered = 1;  // after the deadline
+  ASSERT_TRUE(SplitExchangeOnHost(memory.Args()).ok());
+  EXPECT_EQ(memory.own, (std::vector<int64_t>{kNoQuota, kNoQuota}));
+  EXPECT_EQ(memory.late, 2);
+  SplitExchangeArgs args = memory.Args();
+  args.deadline_ns = 60'000'000'000;
+  std::thread splitter([&] {
+    while (LoadShared(&memory.asked) != 3) std::this_thread::yield();
+    StoreShared(memory.answer.data(), LoadShared(memory.counts.data() + 2));
+    StoreShared(&memory.answered, 3);
+  });
+  ASSERT_TRUE(SplitExchangeOnHost(args).ok());
+  splitter.join();
+  EXPECT_EQ(memory.own, (std::vector<int64_t>{7, 2}));
+  EXPECT_EQ(memory.late, 2);
+}
+
+TEST(SplitExchangeTest, RefusesNullArraysAndNumbersBelowOne) {
+  ExchangeMemory memory;
+  SplitExchangeArgs args = memory.Args();
+  args.mailbox.answer = nullptr;
+  EXPECT_EQ(SplitExchangeOnHost(args).message(), "exchange of a split: one of its arrays is null");
+  args = memory.Args();
+  args.deadline_ns = 0;
+  EXPECT_EQ(SplitExchangeOnHost(args).message(),
+            "exchange of a split of 3 counts, 2 slots and a deadline of 0 ns, expected at least 1");
+}
+
+}  // namespace
+}  // namespace eplb::cuda
