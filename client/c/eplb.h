@@ -27,7 +27,7 @@
  * Threads: one thread at a time per client, the training thread. Any thread may call
  * eplb_client_stats(). A call while another one runs in the client, also from a callback, is
  * FailedPrecondition; a callback may call placement, row_placement, device_tables, route_tokens,
- * split, transport, stats and run_id.
+ * split, count_for, route_from, transport, stats and run_id.
  *
  * Fork: in a child, every call on a client of the parent does nothing and returns OK; the first one
  * logs so on stderr. The parent's client is not affected. A child can make clients of its own
@@ -58,7 +58,7 @@ extern "C" {
 #endif
 
 /* Every addition raises this number. A change that breaks programs makes a new SOVERSION. */
-#define EPLB_ABI_VERSION 7
+#define EPLB_ABI_VERSION 8
 
 /* Returns the EPLB_ABI_VERSION of the loaded library. A library whose number is at least
  * EPLB_ABI_VERSION has everything in this header. */
@@ -525,6 +525,58 @@ EPLB_API int32_t eplb_client_set_split_options(eplb_client* client,
 EPLB_API int32_t eplb_client_route_split(const eplb_client* client, int32_t layer,
                                          const eplb_choices* choices, const eplb_split* split,
                                          void* slots) EPLB_NOEXCEPT;
+/* Bounds of the batches that eplb_client_count_for and eplb_client_route_from take. */
+typedef struct eplb_split_setup {
+  size_t struct_size;
+  int64_t max_tokens; /* most tokens of a batch on this rank; max_tokens * top_k is at most 2^31 */
+  double deadline_s;  /* longest wait of a stream for a split (0, 60]; 0: 0.001 */
+  int32_t top_k;      /* choices of each token */
+  int32_t reserved;   /* 0 */
+} eplb_split_setup;
+
+/* Batches since eplb_client_prepare_split, and the newest split. */
+typedef struct eplb_split_figures {
+  size_t struct_size;
+  int64_t batches;     /* batches that route_from routed, on a GPU once the stream reached them */
+  int64_t late;        /* batches that drew their slots because no split came by the deadline */
+  int64_t refused;     /* batches that drew their slots because eplb_client_split rejects the counts */
+  int64_t version;     /* placement of the newest split; this and what follows as in eplb_split */
+  double peak;
+  double mean;
+  double balancedness;
+  double equal_peak;
+} eplb_split_figures;
+
+/* The next three split each batch in the order of a stream, without a wait of the caller:
+ * count_for; an all-gather of the rows among the ranks of the EP group by the caller, on the same
+ * stream; route_from. All arrays are in the memory of the registered tensors. On a GPU the calls
+ * only launch, also inside a graph capture; a captured graph follows later switches. A thread of
+ * the client computes the split, and close ends it. In host memory the calls compute.
+ *
+ * Allocates what the calls need, on the training thread after register_experts. Another call
+ * discards the first preparation, and captured graphs with it. errors: InvalidArgument naming the
+ * field; ResourceExhausted. */
+EPLB_API int32_t eplb_client_prepare_split(eplb_client* client,
+                                           const eplb_split_setup* setup) EPLB_NOEXCEPT;
+/* Writes this rank's choices of each expert to row [num_experts], and remembers the choices, whose
+ * arrays must stay until the work of route_from is done. If counters are not NULL, counts as
+ * eplb_count_tokens does. errors: InvalidArgument naming the argument, also for more tokens than
+ * were prepared. Threads: the training thread. Messages are in eplb_last_message(). */
+EPLB_API int32_t eplb_client_count_for(const eplb_client* client, int32_t layer,
+                                       const eplb_choices* choices, int64_t* row,
+                                       void* stream) EPLB_NOEXCEPT;
+/* Writes the slots of the layer's choices of the last count_for by the split of `gathered`
+ * [num_gpus, num_experts], the rows of the ranks of the EP group in their order: the slots that
+ * eplb_client_split and eplb_client_route_split give. If the split is late or rejects the counts,
+ * each choice draws a replica of its expert, each equally likely; no choice is lost, and ranks need
+ * not agree on it. slots: see route_tokens. Threads, messages: see count_for. */
+EPLB_API int32_t eplb_client_route_from(const eplb_client* client, int32_t layer,
+                                        const int64_t* gathered, void* slots,
+                                        void* stream) EPLB_NOEXCEPT;
+/* Writes the figures. From connect until destroy, on any thread. */
+EPLB_API int32_t eplb_client_split_figures(const eplb_client* client,
+                                           eplb_split_figures* figures) EPLB_NOEXCEPT;
+
 /* Checks that all ranks of an EP group would split alike: compares layer, counts, options and
  * placement. Collective among all ranks, on the training thread, with the all-gather of connect.
  * counts: the totals, or by_gpu as one array. FailedPrecondition on all ranks, with one message,

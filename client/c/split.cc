@@ -1,5 +1,6 @@
 // Exact splits of batches: eplb_client_split, eplb_client_set_split_options,
-// eplb_client_check_counts, and eplb_splitter, which needs no client.
+// eplb_client_check_counts, eplb_client_prepare_split, eplb_client_split_figures, and
+// eplb_splitter, which needs no client.
 #include <algorithm>
 #include <cstdint>
 #include <memory>
@@ -112,6 +113,33 @@ int32_t eplb_client_set_split_options(eplb_client* client,
   return eplb::c::Read(client, "set_split_options", [&](eplb::Client& connected) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const eplb::SplitOptions read, eplb::c::ReadSplitOptions(options));
     return connected.SetSplitOptions(read);
+  });
+}
+
+int32_t eplb_client_prepare_split(eplb_client* client, const eplb_split_setup* setup) noexcept {
+  return eplb::c::Act(client, "prepare_split", [&](eplb::Client& connected) -> absl::Status {
+    EPLB_ASSIGN_OR_RETURN(const eplb_split_setup given, eplb::c::ReadStruct("setup", setup));
+    if (given.reserved != 0) return eplb::InvalidInput("setup.reserved is not 0");
+    eplb::SplitSetup read{.max_tokens = given.max_tokens, .top_k = given.top_k};
+    if (given.deadline_s != 0) read.deadline = absl::Seconds(given.deadline_s);
+    return connected.PrepareSplit(read);
+  });
+}
+
+int32_t eplb_client_split_figures(const eplb_client* client, eplb_split_figures* figures) noexcept {
+  return eplb::c::Read(client, "split_figures", [&](const eplb::Client& connected) -> absl::Status {
+    EPLB_RETURN_IF_ERROR(eplb::c::CheckFillable("figures", figures));
+    const eplb::SplitLoopFigures found = connected.split_figures();
+    eplb::c::FillStruct({.batches = found.batches,
+                         .late = found.late,
+                         .refused = found.refused,
+                         .version = found.newest.version,
+                         .peak = found.newest.peak,
+                         .mean = found.newest.mean,
+                         .balancedness = found.newest.balancedness.value_or(eplb::c::kNoFigure),
+                         .equal_peak = found.newest.equal_peak},
+                        figures);
+    return absl::OkStatus();
   });
 }
 

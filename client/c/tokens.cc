@@ -1,5 +1,5 @@
-// Calls on a router's choices: eplb_count_tokens, eplb_turn_tokens, eplb_client_route_tokens and
-// eplb_client_route_split.
+// Calls on a router's choices: eplb_count_tokens, eplb_turn_tokens, eplb_client_route_tokens,
+// eplb_client_route_split, eplb_client_count_for and eplb_client_route_from.
 #include "client/tokens.h"
 
 #include <cstdint>
@@ -80,6 +80,21 @@ int32_t eplb_client_route_split(const eplb_client* client, int32_t layer,
                                .version = given.version,
                                .own = {given.own, static_cast<size_t>(given.num_slots)},
                                .slots = slots});
+  });
+}
+
+int32_t eplb_client_count_for(const eplb_client* client, int32_t layer, const eplb_choices* choices,
+                              int64_t* row, void* stream) noexcept {
+  return eplb::c::Read(client, "count_for", [&](eplb::Client& connected) -> absl::Status {
+    EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
+    return connected.CountFor(layer, read, row, stream);
+  });
+}
+
+int32_t eplb_client_route_from(const eplb_client* client, int32_t layer, const int64_t* gathered,
+                               void* slots, void* stream) noexcept {
+  return eplb::c::Read(client, "route_from", [&](eplb::Client& connected) {
+    return connected.RouteFrom(layer, gathered, slots, stream);
   });
 }
 

@@ -10,7 +10,7 @@ import ctypes
 from ctypes import CFUNCTYPE, POINTER, c_char, c_char_p, c_double, c_int32, c_int64, c_size_t, c_uint64, c_void_p
 from typing import Any, List, Tuple, TypeVar
 
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 # eplb_role and eplb_state_placement.
 ROLES = {"weight": 0, "state": 1, "derived": 2}
@@ -88,6 +88,14 @@ class Split(ctypes.Structure):
 
 class SplitOptions(ctypes.Structure):
     _fields_ = [_SIZE, ("gpu_speeds", c_void_p), ("slack", c_double), *_of(c_int32, "num_gpus reserved")]
+
+
+class SplitSetup(ctypes.Structure):
+    _fields_ = [_SIZE, ("max_tokens", c_int64), ("deadline_s", c_double), *_of(c_int32, "top_k reserved")]
+
+
+class SplitFigures(ctypes.Structure):
+    _fields_ = [_SIZE, *_of(c_int64, "batches late refused version"), *_of(c_double, "peak mean balancedness equal_peak")]
 
 
 class Stats(ctypes.Structure):

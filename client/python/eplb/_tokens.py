@@ -27,36 +27,6 @@ def choices_of(expert_ids: Any, num_experts: int, counters: Any, is_padding: Any
     return choices
 
 
-class HostChoices:
-    """The arrays of a call that routes in host memory; what lies on a GPU is copied there, and `finish` copies back.
-
-    errors: InvalidArgument naming the argument, before anything is copied.
-    """
-
-    def __init__(self, expert_ids: Any, num_experts: int, slots: Any, counters: Any, is_padding: Any) -> None:
-        choices_of(expert_ids, num_experts, counters, is_padding)
-        self._slots = empty_like(expert_ids) if slots is None else slots
-        check_slots(self._slots, expert_ids)
-        self._on_gpu = _rows.is_torch(expert_ids) and expert_ids.device.type != "cpu"
-        self._counters = counters
-        ids, padding = (self._to_host(each) for each in (expert_ids, is_padding))
-        self.slots = empty_like(ids) if self._on_gpu else self._slots
-        added = None if counters is None else zeros_beside(ids, num_experts + 1) if self._on_gpu else counters
-        self._kept = (ids, padding, added)
-        self.struct = choices_of(ids, num_experts, added, padding)
-
-    def finish(self) -> Any:
-        """returns: the slots, once the call has written them."""
-        if self._on_gpu:
-            self._slots.copy_(self.slots)
-            if self._counters is not None:
-                self._counters += self._kept[2].to(self._counters.device)
-        return self._slots
-
-    def _to_host(self, array: Any) -> Any:
-        return array.cpu() if self._on_gpu and array is not None else array
-
-
 def check_slots(slots: Any, expert_ids: Any) -> None:
     check("slots", slots, (_rows.dtype_of(expert_ids),), expert_ids.shape, written=True)
 

@@ -23,7 +23,7 @@ from eplb._maps import carried_map
 from eplb._registry import Registry
 from eplb.errors import Error, FailedPrecondition, InvalidArgument
 from eplb.options import Options, completed, options_from, to_struct
-from eplb.splits import BatchArrays, Split, options_struct, own_struct
+from eplb.splits import BatchArrays, Split, SplitFigures, figures_of, options_struct, own_struct
 from eplb.views import Boundary, DeviceTables, PlacementView, Stats, boundary_of, device_tables_of, stats_of
 
 
@@ -62,6 +62,7 @@ class Client:
         self._carrier = ""  # who alone may carry, because routers follow the rows there
         self._placement = PlacementView(self._handle, struct.num_gpus)
         self._registry = Registry(self._placement.num_local_slots)
+        self._counted: dict[int, Any] = {}  # arrays that route_from reads, by layer
         self._boundary = structs.sized(structs.Boundary)
         self._votes_next = True  # the first boundary of a run does
         self._boundary_reference = ctypes.byref(self._boundary)
@@ -250,18 +251,20 @@ class Client:
         slots: array to write, as expert_ids, or expert_ids itself; None: a new one. counters: counts in the same pass.
         first_token: the number of token 0; ranks that number their tokens apart draw different replicas. Other arguments are
         those of count_tokens, in the memory of the registered tensors. split: result of self.split for these choices, with own
-        quotas: an expert's choices, in the order of their index, fill its slots up to these, its primary first. Choices on a
-        GPU are then waited for and routed on the host. errors: InvalidArgument naming the argument, or the expert whose
-        choices are not as many as its own quotas; FailedPrecondition before finish_registration, and for a split from before a
-        switch. Nothing is written on an error. Threads: any, but not during a step_boundary or check_experts of another one; a
+        quotas: an expert's choices, in the order of their index, fill its slots up to these, its primary first. Choices are
+        then in host memory; count_for and route_from split on a GPU. errors: InvalidArgument naming the argument, or the expert
+        whose choices are not as many as its own quotas; FailedPrecondition before finish_registration, for a split from before
+        a switch, and for choices on a GPU with `split`. Nothing is written on an error. Threads: any, but not during a step_boundary or check_experts of another one; a
         probe may call it.
         """
-        if split is not None:
-            return self._route_split(layer, expert_ids, split, slots, counters, is_padding)
         choices = _tokens.choices_of(expert_ids, self._placement.num_experts, counters, is_padding)
         if slots is None:
             slots = _tokens.empty_like(expert_ids)
         _tokens.check_slots(slots, expert_ids)
+        if split is not None:
+            _library.check(self._library.eplb_client_route_split(
+                self._pointer, integer("layer", layer), ctypes.byref(choices), ctypes.byref(own_struct(split)), _rows.address_of(slots)))
+            return slots
         _library.check(self._library.eplb_client_route_tokens(
             self._pointer, integer("layer", layer), ctypes.byref(choices), integer("first_token", first_token, 8),
             _rows.address_of(slots), _tokens.stream_of(stream, expert_ids)))
@@ -304,13 +307,61 @@ class Client:
         self._handle.check(self._library.eplb_client_check_counts(self._pointer, integer("layer", layer), array.ctypes.data,
                                                                   array.size))
 
-    def _route_split(self, layer: int, expert_ids: Any, split: Split, slots: Any, counters: Any, is_padding: Any) -> Any:
-        given = own_struct(split)
-        choices = _tokens.HostChoices(expert_ids, self._placement.num_experts, slots, counters, is_padding)
-        _library.check(self._library.eplb_client_route_split(self._pointer, integer("layer", layer),
-                                                             ctypes.byref(choices.struct), ctypes.byref(given),
-                                                             _rows.address_of(choices.slots)))
-        return choices.finish()
+    def prepare_split(self, *, max_tokens: int, top_k: int, deadline_s: float = 0.001) -> None:
+        """Allocates what count_for and route_from need, after finish_registration; captured graphs of an earlier preparation
+        end. max_tokens: most tokens of a batch on this rank. deadline_s: longest wait of a stream for a split, at most 60.
+        errors: InvalidArgument naming the argument.
+        """
+        setup = structs.sized(structs.SplitSetup, max_tokens=integer("max_tokens", max_tokens, 8), top_k=integer("top_k", top_k),
+                              deadline_s=real("deadline_s", deadline_s))
+        self._handle.check(self._library.eplb_client_prepare_split(self._pointer, ctypes.byref(setup)))
+
+    def count_for(self, layer: int, expert_ids: Any, row: Any = None, *, counters: Any = None, is_padding: Any = None,
+                  stream: Any = None) -> Any:
+        """Writes this rank's choices of each expert to row and returns it. An all-gather of the rows of the EP group's ranks, on
+        the same stream, gives route_from its counts. On a GPU nothing is waited for, also inside a graph capture.
+
+        row: int64 [experts]; None: a new one. counters: counted as well, as by count_tokens. expert_ids must not change before
+        route_from is done. The rest as count_tokens, in the memory of the registered tensors. errors: InvalidArgument naming
+        the argument; FailedPrecondition before prepare_split.
+        """
+        experts = self._placement.num_experts
+        choices = _tokens.choices_of(expert_ids, experts, counters, is_padding)
+        if row is None:
+            row = _tokens.zeros_beside(expert_ids, experts)
+        _tokens.check("row", row, ("int64",), (experts,), written=True)
+        layer = integer("layer", layer)
+        _library.check(self._library.eplb_client_count_for(self._pointer, layer, ctypes.byref(choices), _rows.address_of(row),
+                                                           _tokens.stream_of(stream, expert_ids)))
+        self._counted[layer] = (expert_ids, is_padding)
+        return row
+
+    def route_from(self, layer: int, gathered: Any, *, slots: Any = None, stream: Any = None) -> Any:
+        """Returns the slots of the layer's choices of the last count_for, by the exact split of `gathered`, int64 [num_gpus,
+        experts]: those of split and route_tokens. A GPU's stream waits for the split, up to the deadline of prepare_split. If
+        the split is late, or refuses the counts, each choice draws a replica of its expert. split_figures has how many did.
+
+        slots: array to write, as expert_ids, or expert_ids itself; None: a new one. errors: InvalidArgument naming the argument;
+        FailedPrecondition before the layer's count_for.
+        """
+        layer = integer("layer", layer)
+        if layer not in self._counted:
+            raise FailedPrecondition(f"route_from of layer {layer} was called before its count_for")
+        expert_ids, _ = self._counted[layer]
+        _tokens.check("gathered", gathered, ("int64",), (self._placement.num_gpus, self._placement.num_experts))
+        if slots is None:
+            slots = _tokens.empty_like(expert_ids)
+        _tokens.check_slots(slots, expert_ids)
+        _library.check(self._library.eplb_client_route_from(self._pointer, layer, _rows.address_of(gathered),
+                                                            _rows.address_of(slots), _tokens.stream_of(stream, expert_ids)))
+        return slots
+
+    @property
+    def split_figures(self) -> SplitFigures:
+        """Counts of the batches that route_from routed, and the newest split."""
+        filled = structs.sized(structs.SplitFigures)
+        _library.check(self._library.eplb_client_split_figures(self._pointer, ctypes.byref(filled)))
+        return figures_of(filled)
 
     def vote_no(self, reason: str) -> None:
         """Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a trainer with gradients that

@@ -46,6 +46,30 @@ class Split(ArrayRecord):
     _host_own: Optional[np.ndarray] = field(repr=False, compare=False)  # memory that the library reads
 
 
+@dataclass(frozen=True)
+class SplitFigures:
+    """Batches since client.prepare_split, and the newest split.
+
+    batches: batches that route_from routed, on a GPU once the stream reached them. late, refused: those of them that drew their
+        slots, because no split came by the deadline, or because split rejects the counts. The rest as in Split.
+    """
+
+    batches: int
+    late: int
+    refused: int
+    version: int
+    peak: float
+    mean: float
+    balancedness: Optional[float]
+    equal_peak: float
+
+
+def figures_of(filled: structs.SplitFigures) -> SplitFigures:
+    return SplitFigures(batches=filled.batches, late=filled.late, refused=filled.refused, version=filled.version, peak=filled.peak,
+                        mean=filled.mean, balancedness=filled.balancedness if filled.peak > 0 else None,
+                        equal_peak=filled.equal_peak)
+
+
 class Splitter:
     """Splits batches under one placement, without a client. Threads: safe; calls run one after the other.
 

@@ -94,6 +94,47 @@ TEST_F(CSplitTest, TotalsAndPrefixesSplitAsTheMatrix) {
   EXPECT_EQ(alone.result.own, nullptr);
 }
 
+TEST_F(CSplitTest, CountForAndRouteFromAreTheSplitOfTheBatch) {
+  SplitCall call;
+  eplb_client* client = job_.rank(1).client();
+  ASSERT_EQ(eplb_client_split(client, 0, &call.batch, &call.result), EPLB_OK);
+  std::vector<int32_t> ids;
+  for (int32_t expert = 0; expert < kSplitExperts; ++expert) {
+    ids.insert(ids.end(), static_cast<size_t>(call.counts[static_cast<size_t>(4 + expert)]), expert);
+  }
+  const eplb_choices choices = SplitChoicesOf(ids);
+  std::vector<int32_t> expected(ids.size());
+  ASSERT_EQ(eplb_client_route_split(client, 0, &choices, &call.result, expected.data()), EPLB_OK);
+
+  eplb_split_setup setup = {};
+  setup.struct_size = sizeof(setup);
+  setup.max_tokens = static_cast<int64_t>(ids.size());
+  setup.reserved = 1;
+  ExpectInvalid(eplb_client_prepare_split(client, &setup), "setup.reserved is not 0");
+  setup.reserved = 0;
+  ExpectInvalid(eplb_client_prepare_split(client, &setup),
+                "choices.top_k is 0, expected at least 1");
+  setup.top_k = 1;
+  ASSERT_EQ(eplb_client_prepare_split(client, &setup), EPLB_OK) << eplb_last_message();
+  std::vector<int64_t> row(kSplitExperts, 77);
+  ASSERT_EQ(eplb_client_count_for(client, 0, &choices, row.data(), nullptr), EPLB_OK);
+  EXPECT_THAT(row, ::testing::ElementsAreArray(call.counts.begin() + 4, call.counts.end()));
+  std::vector<int32_t> slots(ids.size());
+  ASSERT_EQ(eplb_client_route_from(client, 0, call.counts.data(), slots.data(), nullptr), EPLB_OK);
+  EXPECT_EQ(slots, expected);
+  eplb_split_figures figures = {};
+  figures.struct_size = sizeof(figures);
+  ASSERT_EQ(eplb_client_split_figures(client, &figures), EPLB_OK);
+  EXPECT_EQ(figures.batches, 1);
+  EXPECT_EQ(figures.late + figures.refused, 0);
+  EXPECT_EQ(figures.version, call.result.version);
+  EXPECT_EQ(figures.peak, call.result.peak);
+  EXPECT_EQ(figures.equal_peak, call.result.equal_peak);
+  ExpectInvalid(eplb_client_count_for(client, 0, &choices, nullptr, nullptr), "row is NULL");
+  ExpectInvalid(eplb_client_route_from(client, 0, nullptr, slots.data(), nullptr),
+                "gathered is NULL");
+}
+
 // Mistakes that only this interface can make; tests/client/split_test.cc has the others.
 TEST_F(CSplitTest, MistakesAreNamedAndNothingIsWritten) {
   eplb_client* client = job_.rank(0).client();

@@ -52,6 +52,15 @@ def split_and_routed(rank, directory, world):
         for made in (torch.from_numpy(ids), torch.from_numpy(ids).int()):
             routed = client.route_tokens(1, made, split=split)
             assert routed.dtype == made.dtype and routed.tolist() == slots.tolist()
+        # The same in the order of a stream, of which host memory has none.
+        client.prepare_split(max_tokens=TOKENS, top_k=TOP_K)
+        for made, gathered in ((ids, counts), (torch.from_numpy(ids).int(), torch.from_numpy(counts))):
+            row = client.count_for(1, made)
+            assert type(row) is type(made) and row.tolist() == counts[rank].tolist()
+            routed = client.route_from(1, gathered)
+            assert routed.dtype == made.dtype and routed.tolist() == slots.tolist()
+        figures = client.split_figures
+        assert (figures.batches, figures.late, figures.refused, figures.peak) == (2, 0, 0, split.peak), figures
         # Counts in the same pass, in place; padding takes no quota.
         padding = np.arange(TOKENS) % 5 == 0
         mine = np.bincount(ids[~padding].flatten(), minlength=EXPERTS)
@@ -97,6 +106,12 @@ class ClientSplitTest(ranks.RankTest):
                 self.assertEqual(client.split(0, counts).quotas.tolist(), quotas)
             client.set_split_options(speeds=[0.5], slack=0.25)
             self.assertEqual(client.split(0, counts).peak, 2 * counts.sum())
+            for said, call in (
+                    ("prepare_split was called before register_experts", lambda: client.prepare_split(max_tokens=9, top_k=TOP_K)),
+                    ("count_for was called before prepare_split", lambda: client.count_for(0, ids_of(0))),
+                    ("route_from of layer 0 was called before its count_for", lambda: client.route_from(0, counts[None]))):
+                with self.assertRaisesRegex(eplb.FailedPrecondition, said):
+                    call()
 
 
 class OfflineSplitTest(unittest.TestCase):
