@@ -227,8 +227,9 @@ absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs&
     EPLB_RETURN_IF_ERROR(CheckApart(choices, to.slots));
     EPLB_ASSIGN_OR_RETURN(const RowMemory memory, FindMemoryOf(choices, {{"slots", to.slots}}));
     if (memory.device.has_value()) {
-      return FailedPrecondition("choices.expert_ids lies in ", memory.Text(),
-                                ", route_split takes host memory; count_for and route_from split on a GPU");
+      return FailedPrecondition(
+          "choices.expert_ids lies in ", memory.Text(),
+          ", route_split takes host memory; count_for and route_from split on a GPU");
     }
   }
   std::vector<int64_t> counts(static_cast<size_t>(choices.num_experts) + 1);

@@ -537,10 +537,10 @@ typedef struct eplb_split_setup {
 /* Batches since eplb_client_prepare_split, and the newest split. */
 typedef struct eplb_split_figures {
   size_t struct_size;
-  int64_t batches;     /* batches that route_from routed, on a GPU once the stream reached them */
-  int64_t late;        /* batches that drew their slots because no split came by the deadline */
-  int64_t refused;     /* batches that drew their slots because eplb_client_split rejects the counts */
-  int64_t version;     /* placement of the newest split; this and what follows as in eplb_split */
+  int64_t batches; /* batches that route_from routed, on a GPU once the stream reached them */
+  int64_t late;    /* batches that drew their slots because no split came by the deadline */
+  int64_t refused; /* batches that drew their slots because eplb_client_split rejects the counts */
+  int64_t version; /* placement of the newest split; this and what follows as in eplb_split */
   double peak;
   double mean;
   double balancedness;

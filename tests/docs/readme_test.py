@@ -212,8 +212,9 @@ class SplitPageTest(Scratch):
                                        "PYTHONPATH": str(ROOT / "client/python")})
             self.assertEqual(done.returncode, 0, f"{page}:{block.line}: {done.stderr}")
             said.append(done.stdout)
-        with_client, offline = said
+        with_client, in_order, offline = said
         self.assertRegex(with_client, r"Split\(layer=0, peak=6.0, .*\n\[2 1 1 1 1 0\]\n")
+        self.assertRegex(in_order, r"\[\[[\d ]+\]\n \[[\d ]+\]\n \[[\d ]+\]\]\nSplitFigures\(batches=1, late=0, refused=0, version=0, peak=6.0")
         self.assertRegex(offline, r"fullest GPU 85 tokens, equal shares \d+, proof: GPUs \(0, 1\)")
 
 

@@ -100,7 +100,8 @@ TEST_F(CSplitTest, CountForAndRouteFromAreTheSplitOfTheBatch) {
   ASSERT_EQ(eplb_client_split(client, 0, &call.batch, &call.result), EPLB_OK);
   std::vector<int32_t> ids;
   for (int32_t expert = 0; expert < kSplitExperts; ++expert) {
-    ids.insert(ids.end(), static_cast<size_t>(call.counts[static_cast<size_t>(4 + expert)]), expert);
+    ids.insert(ids.end(), static_cast<size_t>(call.counts[static_cast<size_t>(4 + expert)]),
+               expert);
   }
   const eplb_choices choices = SplitChoicesOf(ids);
   std::vector<int32_t> expected(ids.size());
