@@ -239,11 +239,7 @@ void SplitLoop::Run() {
     }
     const absl::Time now = MonotonicNow();
     if (has_answered) last = now;
-    if (now - last > kSpins) {
-      absl::SleepFor(kNap);
-    } else {
-      std::this_thread::yield();
-    }
+    if (now - last > kSpins) absl::SleepFor(kNap);
   }
 }
 
