@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <span>
 #include <unordered_set>
+#include <utility>
 
 #include "absl/status/status.h"
 

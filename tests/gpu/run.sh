@@ -207,7 +207,7 @@ run_step() {
     kernels) step "$@" "$tests/cuda_gpu_test" ;;
     memcheck | racecheck | initcheck | synccheck) checked "$@" ;;
     process_ranks) step "$@" "$tests/migration_gpu_test" --gtest_filter='MigrationProcessesTest.*' ;;
-    thread_ranks) step "$@" "$tests/migration_gpu_test" --gtest_filter='Device*:RouteTablesGpuTest.*:CountingGpuTest.*' ;;
+    thread_ranks) step "$@" "$tests/migration_gpu_test" --gtest_filter='Device*:RouteTablesGpuTest.*:CountingGpuTest.*:SplitLoopGpuTest.*' ;;
     bench_kernels) step "$@" "$tests/cuda_bench" --check ;;
     nccl_migration) # the tests give each rank NCCL's environment themselves
       if [[ "$("$tests/migration_gpu_test" --gtest_list_tests)" == *Nccl* ]]; then
