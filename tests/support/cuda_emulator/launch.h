@@ -2,6 +2,7 @@
 #pragma once
 
 #include <functional>
+#include <string>
 #include <type_traits>
 
 #include <cuda_runtime_api.h>
@@ -11,7 +12,18 @@
 namespace eplb::cuda_emulator {
 
 // Runs, or adds to what the stream captures. An error is the runtime's, as of CUDA.
-void Launch(const char* kernel, const LaunchShape& shape, std::function<void()> body);
+void Launch(const std::string& kernel, const LaunchShape& shape, std::function<void()> body);
+
+// The same with attributes, of which programmatic stream serialization alone is known. text: the
+// kernel's name, with arguments behind a comma.
+cudaError_t LaunchWith(const cudaLaunchConfig_t& config, const char* text,
+                       std::function<void()> body);
+template <class... Parameters>
+cudaError_t LaunchEx(const char* text, const cudaLaunchConfig_t* config,
+                     void (*kernel)(Parameters...),
+                     std::type_identity_t<Parameters>... arguments) {
+  return LaunchWith(*config, text, [=] { kernel(arguments...); });
+}
 
 // Translation of `kernel<<<grid, block, shared, stream>>>`, without the arguments.
 template <class... Parameters>

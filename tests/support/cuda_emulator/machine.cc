@@ -1,10 +1,12 @@
 #include "tests/support/cuda_emulator/machine.h"
 
+#include <sched.h>
 #include <sys/mman.h>
 
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -16,11 +18,14 @@
 #include "absl/strings/str_cat.h"
 
 #include "tests/support/cuda_emulator/fiber.h"
+#include "tests/support/cuda_emulator/launch_order.h"
 #include "tests/support/cuda_emulator/memory.h"
+#include "tests/support/cuda_emulator/race.h"
 
 namespace eplb::cuda_emulator {
 
 const Position* current_position = nullptr;
+constinit thread_local Runner* current_runner = nullptr;
 
 namespace {
 
@@ -35,6 +40,7 @@ struct Block;
 struct Thread {
   Fiber fiber;
   Position position;
+  Runner runner;
   Block* block = nullptr;
   int32_t number = 0;  // in its block
   int32_t warp = 0;    // in the machine
@@ -71,6 +77,7 @@ struct Machine {
   std::array<Block*, kMaxWarps> block_of_warp{};
   uint64_t ready_warps = 0;
   std::vector<uint32_t> order;  // the blocks that are left
+  uint32_t first_block = 0;     // serial number of the launch's first block
   // The order of warps.
   uint64_t seed = 0;
   std::mt19937_64 random;
@@ -133,8 +140,8 @@ int BitFrom(Bits bits, int from) {
   return (std::countr_zero(std::rotr(bits, from)) + from) % (8 * static_cast<int>(sizeof(Bits)));
 }
 
-// Null: no thread is ready.
-Thread* PickThread() {
+// Null: no thread is ready. fair: any thread, whatever the order of warps.
+Thread* PickThread(bool fair = false) {
   Machine& machine = Self();
   uint64_t bits = machine.ready_warps;
   if (bits == 0) return nullptr;
@@ -142,10 +149,10 @@ Thread* PickThread() {
   const uint64_t policy = machine.seed % kPolicies;
   int first_lane = machine.first_lane;
   int bit = std::countr_zero(bits);
-  if (policy != 2) {  // otherwise the one of highest priority, as far as it comes
+  if (policy != 2 || fair) {  // otherwise the one of highest priority, as far as it comes
     const uint64_t draw = machine.random();
     const uint64_t others = bits & ~(uint64_t{1} << machine.starved_bit);
-    if (policy == 1 && others != 0) bits = others;
+    if (policy == 1 && others != 0 && !fair) bits = others;
     bit = BitFrom(bits, static_cast<int>(draw % 64));
     first_lane = static_cast<int>(draw >> 8) % kWarpLanes;
   }
@@ -160,15 +167,20 @@ void SwitchToMain() {
   Fiber::Switch(machine.current->fiber, machine.main);
 }
 
+void SetCurrent(Thread* thread) {
+  Self().current = thread;
+  current_position = thread == nullptr ? nullptr : &thread->position;
+  current_runner = thread == nullptr ? nullptr : &thread->runner;
+}
+
 // Goes on with a thread that is ready: returns when that is the caller again.
-void Reschedule() {
-  Machine& machine = Self();
-  Thread* const here = machine.current;
-  Thread* const next = PickThread();
+void Reschedule(bool fair = false) {
+  CheckWrites();
+  Thread* const here = Self().current;
+  Thread* const next = PickThread(fair);
   if (next == nullptr) return SwitchToMain();
   if (next == here) return;
-  machine.current = next;
-  current_position = &next->position;
+  SetCurrent(next);
   Fiber::Switch(here->fiber, next->fiber);
 }
 
@@ -187,22 +199,53 @@ std::string WhyStuck(const Block& block) {
                       " have ended");
 }
 
-// The call of a warp whose lanes have all come, and their results.
+uint64_t Reduced(WarpOperation operation, uint64_t a, uint64_t b) {
+  switch (operation) {
+    case WarpOperation::kAdd:
+      return a + b;
+    case WarpOperation::kMin:
+      return static_cast<int64_t>(a) < static_cast<int64_t>(b) ? a : b;
+    case WarpOperation::kMax:
+      return static_cast<int64_t>(a) > static_cast<int64_t>(b) ? a : b;
+    case WarpOperation::kAnd:
+      return a & b;
+    case WarpOperation::kOr:
+      return a | b;
+    default:
+      return a ^ b;
+  }
+}
+
+uint64_t ResultOf(int32_t warp, uint32_t lanes, const WarpCall& call) {
+  if (call.operation == WarpOperation::kShuffle) {
+    const bool is_there = (lanes >> call.source & 1) != 0;
+    return is_there ? ThreadAt(warp, call.source).call.value : kUndefined;
+  }
+  uint64_t result = 0;
+  for (uint32_t left = lanes; left != 0; left &= left - 1) {
+    const int lane = std::countr_zero(left);
+    const uint64_t value = ThreadAt(warp, lane).call.value;
+    if (call.operation == WarpOperation::kMatch) {
+      if (value == call.value) result |= uint64_t{1} << lane;
+    } else {
+      result = left == lanes ? value : Reduced(call.operation, result, value);
+    }
+  }
+  return result;
+}
+
+// The call of a warp whose lanes have all come, and their results. Only __syncwarp orders memory.
 void CompleteWarpCall(int32_t warp, uint32_t lanes) {
+  std::array<Clock*, kWarpLanes> clocks{};
+  size_t num_lanes = 0;
   for (uint32_t left = lanes; left != 0; left &= left - 1) {
     Thread& thread = ThreadAt(warp, std::countr_zero(left));
-    const WarpCall& call = thread.call;
-    if (call.operation == WarpOperation::kMatch) {
-      uint32_t same = 0;
-      for (uint32_t others = lanes; others != 0; others &= others - 1) {
-        const int lane = std::countr_zero(others);
-        if (ThreadAt(warp, lane).call.value == call.value) same |= uint32_t{1} << lane;
-      }
-      thread.result = same;
-    } else if (call.operation != WarpOperation::kSync) {
-      const bool is_there = (lanes >> call.source & 1) != 0;
-      thread.result = is_there ? ThreadAt(warp, call.source).call.value : kUndefined;
-    }
+    clocks[num_lanes++] = &thread.runner.clock;
+    if (thread.call.operation == WarpOperation::kSync) continue;
+    thread.result = ResultOf(warp, lanes, thread.call);
+  }
+  if (ThreadAt(warp, std::countr_zero(lanes)).call.operation == WarpOperation::kSync) {
+    Clock::JoinLanes({clocks.data(), num_lanes});
   }
   for (uint32_t left = lanes; left != 0; left &= left - 1) {
     ThreadAt(warp, std::countr_zero(left)).call.operation = WarpOperation::kNone;
@@ -242,10 +285,19 @@ void CheckBarrier(const Block& block) {
   }
 }
 
+// Orders memory at a barrier that all threads have reached.
+void JoinClocks(Block& block) {
+  std::array<Clock*, kMaxThreads> clocks{};
+  const auto num_threads = static_cast<size_t>(NumThreads());
+  for (size_t i = 0; i < num_threads; ++i) clocks[i] = &block.threads[i]->runner.clock;
+  Clock::JoinBlock({clocks.data(), num_threads});
+}
+
 // REQUIRES: its kernel has returned. Does not return itself.
 void EndThread() {
   Machine& machine = Self();
   Thread& thread = *machine.current;
+  CheckWrites();
   SetWaiting(thread);
   machine.warps[static_cast<size_t>(thread.warp)].alive &= ~(uint32_t{1} << LaneOf(thread));
   --thread.block->num_alive;
@@ -314,6 +366,8 @@ void StartBlock(Block& block, uint32_t index) {
     thread->number = number;
     thread->warp = block.first_warp + number / kWarpLanes;
     thread->call = {};
+    thread->runner.shared = block.shared;
+    thread->runner.clock.Start(machine.first_block + index, static_cast<uint16_t>(number));
     thread->fiber.Start(&RunThread);
   }
   for (int32_t warp = 0; warp < NumWarps(); ++warp) {
@@ -347,11 +401,9 @@ bool StartBlocks() {
 // A fault of a thread is an error of the launch; any other is the program's.
 void OnFault(int signal, siginfo_t* info, void*) {
   if (Self().current != nullptr) {
-    SetError(signal == SIGILL
-                 ? std::string("a misaligned access")
-                 : absl::StrCat("an access to no memory at ",
-                                absl::Hex(reinterpret_cast<uintptr_t>(info->si_addr))));
-    SwitchToMain();
+    Stop(signal == SIGILL ? std::string("a misaligned access")
+                          : absl::StrCat("an access to no memory at ",
+                                         absl::Hex(reinterpret_cast<uintptr_t>(info->si_addr))));
   }
   std::signal(signal, SIG_DFL);
   std::raise(signal);
@@ -409,8 +461,11 @@ std::string RunBlocks(std::string_view kernel, const LaunchShape& shape,
   for (size_t i = 0; i < machine.order.size(); ++i) machine.order[i] = static_cast<uint32_t>(i);
   std::shuffle(machine.order.begin(), machine.order.end(), machine.random);
   DrawOrder();
+  const auto num_blocks = static_cast<uint32_t>(machine.order.size());
+  machine.first_block = BeginLaunch(kernel, shape.stream, shape.programmatic, num_blocks);
+  ForgetLastLaunch();
   while (machine.error.empty() && StartBlocks()) {
-    machine.current = PickThread();
+    SetCurrent(PickThread());
     if (machine.current == nullptr) {
       const auto stuck = std::find_if(machine.blocks.begin(), machine.blocks.end(),
                                       [](const Block& block) { return block.num_alive > 0; });
@@ -419,11 +474,9 @@ std::string RunBlocks(std::string_view kernel, const LaunchShape& shape,
           absl::StrCat(std::string(kernel), ": no thread can go on: ", WhyStuck(*stuck));
       break;
     }
-    current_position = &machine.current->position;
     Fiber::Switch(machine.main, machine.current->fiber);
   }
-  machine.current = nullptr;
-  current_position = nullptr;
+  SetCurrent(nullptr);
   if (!machine.error.empty()) return machine.error;
   const std::string damaged = WhatIsDamaged();
   return damaged.empty() ? "" : absl::StrCat(std::string(kernel), ": ", damaged);
@@ -463,6 +516,7 @@ void WaitForBlock(const BarrierPlace& where) {
   CheckBarrier(block);
   if (block.num_waiting == NumThreads()) {
     block.num_waiting = 0;
+    JoinClocks(block);
     for (int32_t warp = block.first_warp; warp < block.first_warp + NumWarps(); ++warp) {
       SetReady(warp, Self().warps[static_cast<size_t>(warp)].alive);
     }
@@ -475,9 +529,30 @@ void MayYield() {
   if (Self().random() % kOneIn == 0) Reschedule();
 }
 
+void YieldToAll() {
+  sched_yield();
+  Reschedule(true);
+}
+
+uint64_t GlobalTimer() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                               std::chrono::nanoseconds(1));
+}
+
+void WaitForPredecessors() {
+  NoteWait();
+  Self().current->runner.clock.WaitForPredecessors();
+}
+
 void Fail(std::string_view what) {
   SetError(what);
   throw LaunchFailed();
+}
+
+void Stop(std::string_view what) {
+  SetError(what);
+  SwitchToMain();
+  std::abort();  // no thread switches to one that has stopped
 }
 
 void CheckAccess(const void* address, size_t size, size_t alignment) {

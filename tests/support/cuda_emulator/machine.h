@@ -9,19 +9,23 @@
 
 #include <cuda_runtime_api.h>
 
+#include "tests/support/cuda_emulator/clock.h"
+
 namespace eplb::cuda_emulator {
 
 inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // default of a block on every device
 inline constexpr int kWarpLanes = 32;
 
 struct LaunchShape {
-  LaunchShape(dim3 blocks, dim3 threads, size_t shared = 0, cudaStream_t on = nullptr)
-      : grid(blocks), block(threads), shared_bytes(shared), stream(on) {}
+  LaunchShape(dim3 blocks, dim3 threads, size_t shared = 0, cudaStream_t on = nullptr,
+              bool overlaps = false)
+      : grid(blocks), block(threads), shared_bytes(shared), stream(on), programmatic(overlaps) {}
 
   dim3 grid;
   dim3 block;
   size_t shared_bytes;
   cudaStream_t stream;
+  bool programmatic;  // may begin before the launch before it on the stream has ended
 };
 
 // Returns why CUDA would not launch the shape; "" if it would.
@@ -43,12 +47,25 @@ struct Position {
 };
 extern const Position* current_position;
 
+// What the race detector needs of a thread.
+struct Runner {
+  Clock clock;
+  const std::byte* shared = nullptr;  // shared memory of its block
+};
+// Null on a thread of the host that runs no kernel now.
+extern constinit thread_local Runner* current_runner;
+
 enum class WarpOperation : uint8_t {
   kNone,
   kSync,
-  kShuffleDown,
-  kShuffleXor,
+  kShuffle,
   kMatch,  // gives the lanes with this lane's value
+  kAdd,
+  kMin,
+  kMax,
+  kAnd,
+  kOr,
+  kXor,
 };
 struct WarpCall {
   WarpOperation operation = WarpOperation::kNone;
@@ -69,9 +86,16 @@ void WaitForBlock(const BarrierPlace& where);
 
 // Lets another thread run, at times.
 void MayYield();
+// Lets any thread run, and the threads of the host: the caller waits for one of them.
+void YieldToAll();
+uint64_t GlobalTimer();  // nanoseconds
+// The wait of a programmatic dependent launch.
+void WaitForPredecessors();
 
 // Ends the launch with an error of the thread that runs: throws what RunBlocks catches.
 [[noreturn]] void Fail(std::string_view what);
+// The same without throwing, for functions that the compiler takes for ones that throw nothing.
+[[noreturn]] void Stop(std::string_view what);
 
 // An access by a vector or an atomic.
 void CheckAccess(const void* address, size_t size, size_t alignment);

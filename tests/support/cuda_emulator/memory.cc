@@ -9,6 +9,8 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "tests/support/cuda_emulator/shadow.h"
+
 namespace eplb::cuda_emulator {
 namespace {
 
@@ -30,6 +32,9 @@ struct Arena {
   std::byte* next = nullptr;
   std::map<const std::byte*, Region> regions;
   std::map<const std::byte*, Region>::const_iterator last_found;  // kernels ask again and again
+  int num_registered = 0;
+
+  bool Has(const std::byte* at) const { return at >= begin && at < begin + kArenaBytes; }
 };
 
 Arena& TheArena() {
@@ -98,6 +103,7 @@ cudaError_t Free(void* address, Place place) {
   const auto size = static_cast<size_t>(EndOfGuards(found->first, found->second) - first);
   arena.last_found = arena.regions.end();
   arena.regions.erase(found);
+  ForgetAccesses(first, size);
   // New pages without access in its place: its memory goes back and its addresses stay taken.
   void* const kept =
       mmap(first, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);
@@ -108,6 +114,7 @@ cudaError_t Register(void* address, size_t size) {
   const Region region{.place = Place::kPinned, .size = size, .is_registered = true};
   const bool is_new =
       TheArena().regions.try_emplace(static_cast<std::byte*>(address), region).second;
+  if (is_new) ++TheArena().num_registered;
   return is_new ? cudaSuccess : cudaErrorHostMemoryAlreadyRegistered;
 }
 
@@ -118,6 +125,8 @@ cudaError_t Unregister(void* address) {
     return cudaErrorHostMemoryNotRegistered;
   }
   arena.last_found = arena.regions.end();
+  --arena.num_registered;
+  ForgetAccesses(address, found->second.size);
   arena.regions.erase(found);
   return cudaSuccess;
 }
@@ -141,8 +150,13 @@ Found Find(const void* address, size_t size) {
 bool IsBetween(const void* address) {
   const Arena& arena = TheArena();
   const auto* const at = static_cast<const std::byte*>(address);
-  return at >= arena.begin && at < arena.begin + kArenaBytes &&
-         Find(address, 1).place == Place::kUnknown;
+  return arena.Has(at) && Find(address, 1).place == Place::kUnknown;
+}
+
+bool IsWatched(const void* address) {
+  const Arena& arena = TheArena();
+  if (arena.Has(static_cast<const std::byte*>(address))) return true;
+  return arena.num_registered > 0 && Find(address, 1).place != Place::kUnknown;
 }
 
 std::string WhatIsDamaged() {

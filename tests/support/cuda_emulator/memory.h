@@ -27,6 +27,9 @@ Found Find(const void* address, size_t size);
 // Between the allocations, where no kernel may read or write.
 bool IsBetween(const void* address);
 
+// True for memory that kernels and the host share, of which the race detector notes accesses.
+bool IsWatched(const void* address);
+
 // "" or which allocation has been written around.
 std::string WhatIsDamaged();
 

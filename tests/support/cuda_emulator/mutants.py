@@ -9,7 +9,7 @@ import dataclasses
 class Mutant:
     name: str
     kernel: str  # the .cu file
-    file: str  # file that is changed: the kernel's own, or one of cuda/ that it includes
+    file: str  # file that is changed: the kernel's own, or one of cuda/ or placement/split/ that it includes
     old: str
     new: str
     tests: str  # a filter of cuda_emulated_test; all of them pass without the mutant
@@ -141,4 +141,22 @@ ALIGNMENTS = [
            "EndOfQuads<ExpertId>(chunk, args.slots))", "chunk.end - chunk.end % kQuad)", ROUTE),
 ]
 
-MUTANTS = BARRIERS + TAILS + ALIGNMENTS
+RACES = [
+    Mutant("split_lanes_read_on_while_the_leader_pushes", "cuda/split.cu", "placement/split/split_body.h",
+           "    team_.Sync();  // room, tokens and steps: Union orders no memory\n", "", SPLIT),
+    Mutant("split_lanes_write_quotas_while_the_leader_returns_tokens", "cuda/split.cu", "placement/split/split_body.h",
+           "team_.leader()) Return();\n    team_.Sync();\n", "team_.leader()) Return();\n", SPLIT),
+    Mutant("split_every_lane_pushes", "cuda/split.cu", "placement/split/split_body.h",
+           "if (team_.leader()) PushPhase();", "PushPhase();", SPLIT),
+    Mutant("split_adds_without_an_atomic", "cuda/split.cu", "cuda/kernels/lane_team.h", "machine_.AddTo(sum, value);", "sum += value;", SPLIT),
+    Mutant("count_adds_to_the_histogram_without_an_atomic", "cuda/count.cu", "cuda/kernels/histogram_device.cuh",
+           "atomicAdd(&histogram[bin], 1U);", "histogram[bin] += 1;", COUNT),
+    Mutant("route_adds_to_the_counters_without_an_atomic", "cuda/route.cu", "cuda/kernels/histogram_device.cuh",
+           "if (count != 0) AddToCell(args, bin, count);", "if (count != 0) *CountCell(args, bin) += count;", ROUTE),
+    Mutant("quota_adds_chunks_without_an_atomic", "cuda/quota_route.cu", "cuda/quota_route.cu",
+           "atomicAdd(&begin_[expert], sum);", "begin_[expert] += sum;", QUOTA),
+    Mutant("quota_counts_what_is_beyond_without_an_atomic", "cuda/quota_route.cu", "cuda/quota_route.cu",
+           "Warp::AddTo(*args.beyond, int64_t{1});", "*args.beyond += 1;", QUOTA),
+]
+
+MUTANTS = BARRIERS + TAILS + ALIGNMENTS + RACES

@@ -6,8 +6,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "tests/support/cuda_emulator/emulator.h"
 #include "tests/support/cuda_emulator/launch.h"
+#include "tests/support/cuda_emulator/launch_order.h"
 #include "tests/support/cuda_emulator/machine.h"
 #include "tests/support/cuda_emulator/memory.h"
 
@@ -66,6 +69,14 @@ cudaError_t Do(cudaStream_t stream, std::function<void()> work) {
   return Answer(cudaSuccess);
 }
 
+// Work that is no kernel: the stream's next kernel begins when it has ended.
+cudaError_t DoOther(cudaStream_t stream, std::function<void()> work) {
+  return Do(stream, [stream, work = std::move(work)] {
+    EndSequence(stream);
+    work();
+  });
+}
+
 // A wait in a capture is an error.
 cudaError_t Wait(cudaStream_t stream) {
   if (stream != nullptr && !All().streams.contains(stream)) {
@@ -79,10 +90,10 @@ using Lock = std::lock_guard<std::recursive_mutex>;
 
 }  // namespace
 
-void Launch(const char* kernel, const LaunchShape& shape, std::function<void()> body) {
+void Launch(const std::string& kernel, const LaunchShape& shape, std::function<void()> body) {
   const Lock lock(All().mutex);
   if (const std::string why = WhyNoLaunch(shape); !why.empty()) {
-    Report(std::string(kernel) + ": " + why);
+    Report(kernel + ": " + why);
     State::last = cudaErrorInvalidConfiguration;
     return;
   }
@@ -92,6 +103,28 @@ void Launch(const char* kernel, const LaunchShape& shape, std::function<void()> 
     Report(error);
     All().sticky = cudaErrorLaunchFailure;
   });
+}
+
+cudaError_t LaunchWith(const cudaLaunchConfig_t& config, const char* text,
+                       std::function<void()> body) {
+  std::string kernel;
+  int depth = 0;  // of template arguments
+  for (const char* at = text; *at != '\0' && (*at != ',' || depth > 0); ++at) {
+    depth += *at == '<' ? 1 : *at == '>' ? -1 : 0;
+    kernel += *at;
+  }
+  LaunchShape shape(config.gridDim, config.blockDim, config.dynamicSmemBytes, config.stream);
+  for (unsigned int i = 0; i < config.numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config.attrs[i];
+    if (attribute.id != cudaLaunchAttributeProgrammaticStreamSerialization) {
+      Report(absl::StrCat(kernel, ": the emulator knows no launch attribute ",
+                          static_cast<int>(attribute.id)));
+      return Answer(cudaErrorNotSupported);
+    }
+    shape.programmatic = attribute.val.programmaticStreamSerializationAllowed != 0;
+  }
+  Launch(kernel, shape, std::move(body));
+  return std::exchange(State::last, All().sticky);
 }
 
 void SetSeed(uint64_t seed) { SetOrder(seed); }
@@ -192,7 +225,7 @@ cudaError_t cudaStreamIsCapturing(cudaStream_t stream, cudaStreamCaptureStatus* 
 cudaError_t cudaDeviceSynchronize() { return Answer(cudaSuccess); }
 cudaError_t cudaStreamWaitEvent(cudaStream_t stream, cudaEvent_t, unsigned int) {
   const Lock lock(emulator::All().mutex);
-  return emulator::Do(stream, [] {});
+  return emulator::DoOther(stream, [] {});
 }
 cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned int) {
   *event = new CUevent_st();
@@ -204,7 +237,7 @@ cudaError_t cudaEventDestroy(cudaEvent_t event) {
 }
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t stream) {
   const Lock lock(emulator::All().mutex);
-  return emulator::Do(stream, [] {});
+  return emulator::DoOther(stream, [] {});
 }
 cudaError_t cudaEventQuery(cudaEvent_t) { return Answer(cudaSuccess); }
 
@@ -284,7 +317,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
                             cudaStream_t stream) {
   const Lock lock(emulator::All().mutex);
   if (!IsCopied(to, size) || !IsCopied(from, size)) return Answer(cudaErrorInvalidValue);
-  return emulator::Do(stream, [=] {
+  return emulator::DoOther(stream, [=] {
     if (size > 0) std::memmove(to, from, size);
   });
 }
@@ -296,5 +329,5 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t size, cudaStream_t strea
   if (emulator::Find(to, 1).place != emulator::Place::kDevice || !IsCopied(to, size)) {
     return Answer(cudaErrorInvalidValue);
   }
-  return emulator::Do(stream, [=] { std::memset(to, value, size); });
+  return emulator::DoOther(stream, [=] { std::memset(to, value, size); });
 }

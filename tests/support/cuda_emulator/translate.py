@@ -2,9 +2,10 @@
 """Makes C++ for the CUDA emulator of the .cu files of cuda/, which stay as they are.
 
   translate.py ROOT OUT    writes OUT/kernels.cc (the kernels), OUT/mutants.cc (the kernels of mutants.py),
-                           OUT/launchers.cc (the launchers of eplb::cuda, which call one of these) and OUT/kernels.d
+                           OUT/launchers.cc (the launchers of eplb::cuda, which call one of these), OUT/language.cc
+                           (the kernels of the emulator's own test) and OUT/kernels.d
 
-What is no C++ is rewritten: launches and the declarations of shared memory; device_language.h defines the rest. Each
+What is no C++ is rewritten: launches, inline PTX and the declarations of shared memory; device_language.h defines the rest. Each
 variant has a namespace of its own, and with it copies of all that the kernels include from cuda/: else the linker
 would take inline functions that were compiled for the host.
 """
@@ -13,14 +14,19 @@ import re
 import sys
 
 import mutants
+import ptx
 
-# Text that every variant shares.
+# What a variant has its own copy of: the files of kernels. Text that every variant shares.
+COPIED = ("cuda/", "placement/split/")
 SHARED = {"cuda/runtime.h"}
+LANGUAGE = "tests/cuda/emulated_language.cu"
 EMULATOR = "::eplb::cuda_emulator::"
 INCLUDE = re.compile(r'^#include (["<])([^">]+)[">].*$', re.M)
 DYNAMIC = re.compile(r"extern\s+__shared__\s+([\w:<> ]+?)\s+(\w+)\s*\[\s*\]\s*;")
 STATIC = re.compile(r"__shared__\s+([\w:<> ]+?)\s+(\w+)((?:\s*\[[^\]]*\])*)\s*;")
 BOUNDS = re.compile(r"__launch_bounds__\(([^()]*)\)\s*\w+\([^()]*\)\s*\{")
+POSITIONS = {"threadIdx": "thread", "blockIdx": "block", "blockDim": "block_dim", "gridDim": "grid_dim"}
+POSITION = re.compile(rf"(?<![.\w])({'|'.join(POSITIONS)})\b")  # but not members of a struct
 LAUNCHER = re.compile(r"^absl::Status ((?:Launch|Load)\w+)\(([^)]*)\) \{", re.M)
 
 
@@ -52,8 +58,10 @@ def translate(text, path):
         name = re.sub(r"\s+", "", kernel)
         text = (f'{text[:start]}{EMULATOR}Launcher("{name}", {kernel}, {EMULATOR}LaunchShape({shape}))'
                 f"{text[end + 3:]}")
+    text = POSITION.sub(lambda m: f"{EMULATOR}current_position->{POSITIONS[m[1]]}", text)
+    text = ptx.translate(text, path)
     code = re.sub(r"//[^\n]*", "", text)
-    for rest in ("__shared__", "<<<", "asm(", "asm volatile"):
+    for rest in ("__shared__", "<<<"):
         if rest in code:
             sys.exit(f"{path}: the emulator knows no way to write {rest} in C++")
     return text
@@ -84,12 +92,12 @@ class Variant:
             return
         self.paths.append(path)
         text = translate(self.read(path), path).replace("#pragma once\n", "\n")
-        text = re.sub(r"\bnamespace eplb::cuda\b", f"namespace eplb::{self.namespace}", text)
+        text = re.sub(r"\bnamespace eplb(::cuda)?(?= \{)", f"namespace eplb::{self.namespace}", text)
         at = 0
         self.text.append(f'#line 1 "{path}"\n')
         for include in INCLUDE.finditer(text):
             target = include[2]
-            if include[1] == "<" or not target.startswith("cuda/") or target in SHARED:
+            if include[1] == "<" or not target.startswith(COPIED) or target in SHARED:
                 self.includes.append(include[0])
                 self.text.append(text[at:include.start()])
             else:
@@ -167,8 +175,11 @@ def main():
     (out / "kernels.cc").write_text(unit([("", kernels)]), encoding="utf-8")
     (out / "mutants.cc").write_text(unit(broken), encoding="utf-8")
     (out / "launchers.cc").write_text(launchers(root, paths), encoding="utf-8")
+    language = (root / LANGUAGE).read_text(encoding="utf-8")
+    (out / "language.cc").write_text('#include "tests/support/cuda_emulator/device_language.h"\n'
+                                     f'#line 1 "{LANGUAGE}"\n{translate(language, LANGUAGE)}', encoding="utf-8")
     read = dict.fromkeys(path for _, variant in [("", kernels)] + broken for path in variant.paths)
-    (out / "kernels.d").write_text(f"{out / 'kernels.cc'}: " + " ".join(str(root / path) for path in read) + "\n", encoding="utf-8")
+    (out / "kernels.d").write_text(f"{out / 'kernels.cc'}: " + " ".join(str(root / path) for path in [*read, LANGUAGE]) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

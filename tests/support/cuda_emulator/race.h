@@ -1,0 +1,29 @@
+// Race detector: reports accesses to one address that CUDA's memory model does not order.
+//
+// The compiler calls the functions of ThreadSanitizer before each load and store of the kernels'
+// translation; race.cc has these functions. It sees what the compiler leaves as a load or store
+// of shared, device or pinned memory. It does not see copies by a call of memcpy or memset, and
+// nothing of what threads of the host do.
+#pragma once
+
+#include <cstddef>
+
+namespace eplb::cuda_emulator {
+
+// Notes an access of the thread that runs; an earlier one that races with it ends the launch.
+// Does nothing outside of kernels. place: an address that a call in the kernel returns to.
+struct AccessKind {
+  bool writes = false;
+  bool is_atomic = false;
+};
+void NoteKernelAccess(const void* address, size_t size, AccessKind kind, const void* place);
+// Looks at the latest writes again before another thread runs: two writes of one value do not race.
+void CheckWrites();
+
+// Begins a launch. What fences, releases and writes of the last one left is forgotten.
+void ForgetLastLaunch();
+
+// Returns the place that calls it.
+const void* Here();
+
+}  // namespace eplb::cuda_emulator
