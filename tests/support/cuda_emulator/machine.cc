@@ -463,7 +463,7 @@ std::string RunBlocks(std::string_view kernel, const LaunchShape& shape,
   DrawOrder();
   const auto num_blocks = static_cast<uint32_t>(machine.order.size());
   machine.first_block = BeginLaunch(kernel, shape.stream, shape.programmatic, num_blocks);
-  ForgetLastLaunch();
+  BeginRaceDetection(shape.programmatic);
   while (machine.error.empty() && StartBlocks()) {
     SetCurrent(PickThread());
     if (machine.current == nullptr) {

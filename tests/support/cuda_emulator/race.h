@@ -20,8 +20,8 @@ void NoteKernelAccess(const void* address, size_t size, AccessKind kind, const v
 // Looks at the latest writes again before another thread runs: two writes of one value do not race.
 void CheckWrites();
 
-// Begins a launch. What fences, releases and writes of the last one left is forgotten.
-void ForgetLastLaunch();
+// Begins a launch. overlaps: the accesses of the launch before it may race with its own.
+void BeginRaceDetection(bool overlaps);
 
 // Returns the place that calls it.
 const void* Here();

@@ -10,7 +10,7 @@ namespace {
 
 constexpr uintptr_t kWordBytes = 8;
 constexpr uintptr_t kPageBytes = 4096;
-constexpr size_t kNotes = 6;
+constexpr size_t kNotes = 8;  // the first four are of one cache line
 
 struct Note {
   uint32_t block = 0;
@@ -18,14 +18,17 @@ struct Note {
   uint32_t place = 0;
   uint16_t thread = 0;
   uint8_t bytes = 0;  // bytes of the word, a bit each; 0: no note
-  bool writes : 1 = false;
-  bool is_atomic : 1 = false;
+  uint8_t kind = 0;   // bits below
 
+  bool writes() const { return (kind & 1) != 0; }
+  bool is_atomic() const { return (kind & 2) != 0; }
   Moment when() const { return {block, time, thread}; }
 };
 static_assert(sizeof(Note) == 16);
 
-using Word = std::array<Note, kNotes>;  // those in use come first
+struct alignas(64) Word {
+  std::array<Note, kNotes> notes;  // those in use come first
+};
 using Page = std::array<Word, kPageBytes / kWordBytes>;
 
 struct Shadow {
@@ -43,7 +46,7 @@ Shadow& TheShadow() {
   return *shadow;
 }
 
-Word& WordAt(uintptr_t address) {
+std::array<Note, kNotes>& NotesAt(uintptr_t address) {
   Shadow& shadow = TheShadow();
   const uintptr_t number = address / kPageBytes;
   Shadow::Recent& recent = shadow.recent[number % shadow.recent.size()];
@@ -52,45 +55,45 @@ Word& WordAt(uintptr_t address) {
     if (page == nullptr) page = std::make_unique<Page>();
     recent = {number, page.get()};
   }
-  return (*recent.page)[address % kPageBytes / kWordBytes];
+  return (*recent.page)[address % kPageBytes / kWordBytes].notes;
 }
 
-// True if `old` shows all races that `note` would.
-bool Covers(const Note& old, const Note& note) {
-  return old.thread == note.thread && old.time == note.time && old.block == note.block &&
-         (old.bytes & note.bytes) == note.bytes && (old.writes || !note.writes) &&
-         (!old.is_atomic || note.is_atomic);
+// True if each access that conflicts with `note` conflicts with `old`, a note of the same bytes or
+// more.
+bool IsStricter(const Note& old, const Note& note) {
+  return (old.bytes & note.bytes) == note.bytes && (old.writes() || !note.writes()) &&
+         (!old.is_atomic() || note.is_atomic());
 }
 
-void Insert(Word& word, size_t used, const Note& note) {
-  if (used == kNotes) {  // in place of a read, if there is one
-    used = 0;
-    while (used < kNotes - 1 && word[used].writes) ++used;
-  }
-  word[used] = note;
-}
-
-void AddTo(Word& word, const Note& note, const Clock& clock, bool of_block,
+void AddTo(std::array<Note, kNotes>& notes, const Note& note, const Clock& clock, bool of_block,
            std::vector<Conflict>& conflicts, const std::byte* at) {
   size_t used = 0;
-  for (size_t i = 0; i < kNotes && word[i].bytes != 0; ++i) {
-    const Note old = word[i];
-    if (Covers(old, note)) return;
-    const bool is_past = (of_block && old.block != note.block) || clock.Knows(old.when());
+  size_t num_alike = 0;  // notes that keep others of the kind out
+  size_t last_alike = 0;
+  size_t i = 0;
+  for (; i < kNotes && notes[i].bytes != 0; ++i) {
+    const Note& old = notes[i];
+    if (of_block && old.block != note.block) continue;
+    const bool is_now =
+        old.time == note.time && old.thread == note.thread && old.block == note.block;
+    if (is_now && IsStricter(old, note)) return;
+    const bool is_past = clock.Knows(old.when());
     const auto both = static_cast<uint8_t>(old.bytes & note.bytes);
-    if (both != 0 && !is_past && (old.writes || note.writes) &&
-        !(old.is_atomic && note.is_atomic)) {
-      conflicts.push_back({old.when(), {old.writes, old.is_atomic, old.place}, at, both});
+    if (!is_past && both != 0 && (old.writes() || note.writes()) &&
+        !(old.is_atomic() && note.is_atomic())) {
+      conflicts.push_back({old.when(), {old.writes(), old.is_atomic(), old.place}, at, both});
     }
-    const bool is_covered = is_past && (note.writes || !old.writes) &&
-                            (note.bytes & old.bytes) == old.bytes &&
-                            (!note.is_atomic || old.is_atomic);
-    if (is_covered || (of_block && old.block != note.block)) continue;
-    if (used != i) word[used] = old;
+    if (is_past && IsStricter(note, old)) continue;
+    if (old.kind == note.kind && old.bytes == note.bytes) {
+      ++num_alike;
+      last_alike = used;
+    }
+    if (used != i) notes[used] = old;
     ++used;
   }
-  for (size_t i = used; i < kNotes; ++i) word[i].bytes = 0;
-  Insert(word, used, note);
+  for (size_t unused = used; unused < i; ++unused) notes[unused].bytes = 0;
+  const bool has_room = used < kNotes && num_alike < 2;
+  notes[has_room ? used : num_alike > 0 ? last_alike : kNotes - 1] = note;
 }
 
 }  // namespace
@@ -103,8 +106,7 @@ std::vector<Conflict> NoteAccess(const void* address, size_t size, const Access&
             .time = now.time,
             .place = access.place,
             .thread = now.thread,
-            .writes = access.writes,
-            .is_atomic = access.is_atomic};
+            .kind = static_cast<uint8_t>((access.writes ? 1 : 0) | (access.is_atomic ? 2 : 0))};
   const auto begin = reinterpret_cast<uintptr_t>(address);
   const uintptr_t end = begin + size;
   for (uintptr_t at = begin; at < end; at += kWordBytes - at % kWordBytes) {
@@ -112,7 +114,7 @@ std::vector<Conflict> NoteAccess(const void* address, size_t size, const Access&
     const uintptr_t count = std::min(kWordBytes - first, end - at);
     note.bytes = static_cast<uint8_t>(((1U << count) - 1) << first);
     const auto* const word = static_cast<const std::byte*>(address) + (at - begin) - first;
-    AddTo(WordAt(at), note, clock, of_block, conflicts, word);
+    AddTo(NotesAt(at), note, clock, of_block, conflicts, word);
   }
   return conflicts;
 }
@@ -124,6 +126,11 @@ void ForgetAccesses(const void* begin, size_t size) {
     shadow.pages.erase(page);
     shadow.recent[page % shadow.recent.size()] = {};
   }
+}
+
+void ForgetAllAccesses() {
+  TheShadow().pages.clear();
+  TheShadow().recent.fill({});
 }
 
 }  // namespace eplb::cuda_emulator

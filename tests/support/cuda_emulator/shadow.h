@@ -23,12 +23,14 @@ struct Conflict {
   uint8_t bytes = 0;                // bytes of the word that both access, a bit each
 };
 
-// Notes an access of the clock's thread and returns the conflicts. A word keeps up to six accesses:
-// last writes, and as many reads as there is room for; so a write that races with many reads is
-// found by one of them. of_block: in shared memory, where accesses of other blocks are forgotten.
+// Notes an access of the clock's thread and returns the conflicts. Of unordered accesses of one kind
+// to the same bytes the first and the last are kept, so that a thread that conflicts with many of
+// them finds one of another thread. of_block: in shared memory, where accesses of other blocks are
+// forgotten.
 std::vector<Conflict> NoteAccess(const void* address, size_t size, const Access& access,
                                  const Clock& clock, bool of_block);
 
 void ForgetAccesses(const void* begin, size_t size);
+void ForgetAllAccesses();
 
 }  // namespace eplb::cuda_emulator
