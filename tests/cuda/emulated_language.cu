@@ -162,6 +162,22 @@ __global__ void PtxKernel(const float* from, float* to, uint64_t* times) {
   asm volatile("mov.u64 %0, %%globaltimer;" : "=l"(times[1]));
 }
 
+__global__ void AskKernel(uint32_t* words, uint32_t* results) {
+  __shared__ uint32_t answer;
+  if (threadIdx.x == 0) {
+    const uint32_t one = 1;
+    asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(words), "r"(one) : "memory");
+    do {
+      asm volatile("ld.acquire.sys.global.u32 %0, [%1 + 4];"
+                   : "=r"(answer)
+                   : "l"(words)
+                   : "memory");
+    } while (answer == 0);
+  }
+  __syncthreads();
+  results[threadIdx.x] = answer;
+}
+
 }  // namespace
 
 void LaunchLanes(const int32_t* values, LaneResults* results) {
@@ -186,5 +202,7 @@ cudaError_t LaunchAdd(Wait wait, bool programmatic, int32_t* numbers, cudaStream
 void LaunchPtx(const float* from, float* to, uint64_t* times) {
   PtxKernel<<<1, 1>>>(from, to, times);
 }
+
+void LaunchAsk(uint32_t* words, uint32_t* results) { AskKernel<<<1, 64>>>(words, results); }
 
 }  // namespace eplb::cuda::testing

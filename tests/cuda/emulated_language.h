@@ -23,22 +23,22 @@ void LaunchLanes(const int32_t* values, LaneResults* results);
 
 // Two warps in each of two blocks work on `memory`, 64 zeros, in one of these ways.
 enum class Sharing {
-  kShuffleThenRead,     // a race: a lane reads what its neighbour wrote before a shuffle
-  kSyncThenRead,        // .. before __syncwarp
+  kShuffleThenRead,       // a race: a lane reads what its neighbour wrote before a shuffle
+  kSyncThenRead,          // .. before __syncwarp
   kSyncOfHalvesThenRead,  // a race: .. of the other half of the warp
-  kBallotThenWrite,     // a race: a lane writes what its neighbour read before a ballot
-  kBytes,               // lanes write bytes of one word
-  kWarpsWithoutBarrier,  // a race: a warp reads what another one wrote
+  kBallotThenWrite,       // a race: a lane writes what its neighbour read before a ballot
+  kBytes,                 // lanes write bytes of one word
+  kWarpsWithoutBarrier,   // a race: a warp reads what another one wrote
   kWarpsWithBarrier,
-  kAtomics,     // all threads add to a counter
-  kPlainAdds,   // a race
-  kPlainRead,   // a race: of a counter to which others add
-  kOneValue,    // all threads write the same value
-  kTwoValues,   // a race: blocks write their number
-  kAcquired,    // a block reads what the other one wrote before a signal: release and acquire
-  kRelaxed,     // a race: .. by relaxed accesses
-  kFenced,      // .. by volatile accesses and fences
-  kUnfenced,    // a race: .. without fences
+  kAtomics,    // all threads add to a counter
+  kPlainAdds,  // a race
+  kPlainRead,  // a race: of a counter to which others add
+  kOneValue,   // all threads write the same value
+  kTwoValues,  // a race: blocks write their number
+  kAcquired,   // a block reads what the other one wrote before a signal: release and acquire
+  kRelaxed,    // a race: .. by relaxed accesses
+  kFenced,     // .. by volatile accesses and fences
+  kUnfenced,   // a race: .. without fences
 };
 void LaunchSharing(Sharing sharing, int32_t* memory);
 
@@ -49,5 +49,9 @@ cudaError_t LaunchAdd(Wait wait, bool programmatic, int32_t* numbers, cudaStream
 
 // Copies 8 floats by PTX's loads and stores, with nanoseconds that grow at `times`.
 void LaunchPtx(const float* from, float* to, uint64_t* times);
+
+// Asks the host by words[0] and writes its answer, words[1], to results[0..63]. The words are in
+// memory that both share.
+void LaunchAsk(uint32_t* words, uint32_t* results);
 
 }  // namespace eplb::cuda::testing

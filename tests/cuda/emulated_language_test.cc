@@ -1,14 +1,17 @@
-// What the CUDA emulator makes of CUDA's language, and the races that it finds.
+// Tests of the CUDA emulator: functions of CUDA's language, inline PTX, and the races that it
+// finds.
+#include "tests/cuda/emulated_language.h"
+
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <ostream>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "cuda/runtime.h"
-#include "tests/cuda/emulated_language.h"
 #include "tests/cuda/on_device.h"
 #include "tests/cuda/require_gpu.h"
 #include "tests/support/cuda_emulator/emulator.h"
@@ -17,12 +20,12 @@ namespace eplb::cuda {
 namespace {
 
 namespace emulator = eplb::cuda_emulator;
+using ::testing::AllOf;
+using ::testing::HasSubstr;
 using testing::LaneResults;
 using testing::OnDevice;
 using testing::Sharing;
 using testing::Wait;
-using ::testing::AllOf;
-using ::testing::HasSubstr;
 
 TEST(EmulatedLanguageTest, LanesReduceAndExchangeWithinTheirMask) {
   std::vector<int32_t> values(32);
@@ -71,6 +74,22 @@ TEST(EmulatedLanguageTest, InlinePtxLoadsStoresAndReadsTheTimer) {
   emulator::Reset();
 }
 
+TEST(EmulatedLanguageTest, AKernelWaitsForAWordThatTheHostWrites) {
+  auto words = MakePinnedMemory(8);
+  ASSERT_TRUE(words.ok()) << words.status();
+  auto* const word = static_cast<uint32_t*>(words->get());
+  word[0] = word[1] = 0;
+  const OnDevice<uint32_t> results(std::vector<uint32_t>(64));
+  std::thread host([word] {
+    while (__atomic_load_n(word, __ATOMIC_ACQUIRE) == 0) std::this_thread::yield();
+    __atomic_store_n(word + 1, 42, __ATOMIC_RELEASE);
+  });
+  testing::LaunchAsk(word, results.data());
+  host.join();
+  EXPECT_EQ(emulator::Report(), "");
+  EXPECT_EQ(results.Read(), std::vector<uint32_t>(64, 42));
+}
+
 // race: what the report has; "" for none.
 struct SharingCase {
   Sharing sharing;
@@ -100,22 +119,19 @@ TEST_P(EmulatedRacesTest, AreReportedWithKernelThreadsAndLines) {
 
 INSTANTIATE_TEST_SUITE_P(
     Each, EmulatedRacesTest,
-    ::testing::Values(SharingCase{Sharing::kShuffleThenRead, "shared memory at byte"},
-                      SharingCase{Sharing::kSyncThenRead, ""},
-                      SharingCase{Sharing::kSyncOfHalvesThenRead, "shared memory at byte"},
-                      SharingCase{Sharing::kBallotThenWrite, "shared memory at byte"},
-                      SharingCase{Sharing::kBytes, ""},
-                      SharingCase{Sharing::kWarpsWithoutBarrier, "shared memory at byte"},
-                      SharingCase{Sharing::kWarpsWithBarrier, ""},
-                      SharingCase{Sharing::kAtomics, ""},
-                      SharingCase{Sharing::kPlainAdds, "memory at 0x"},
-                      SharingCase{Sharing::kPlainRead, "an atomic update"},
-                      SharingCase{Sharing::kOneValue, ""},
-                      SharingCase{Sharing::kTwoValues, "a write at"},
-                      SharingCase{Sharing::kAcquired, ""},
-                      SharingCase{Sharing::kRelaxed, "a read at"},
-                      SharingCase{Sharing::kFenced, ""},
-                      SharingCase{Sharing::kUnfenced, "a read at"}));
+    ::testing::Values(
+        SharingCase{Sharing::kShuffleThenRead, "shared memory at byte"},
+        SharingCase{Sharing::kSyncThenRead, ""},
+        SharingCase{Sharing::kSyncOfHalvesThenRead, "shared memory at byte"},
+        SharingCase{Sharing::kBallotThenWrite, "shared memory at byte"},
+        SharingCase{Sharing::kBytes, ""},
+        SharingCase{Sharing::kWarpsWithoutBarrier, "shared memory at byte"},
+        SharingCase{Sharing::kWarpsWithBarrier, ""}, SharingCase{Sharing::kAtomics, ""},
+        SharingCase{Sharing::kPlainAdds, "memory at 0x"},
+        SharingCase{Sharing::kPlainRead, "an atomic update"}, SharingCase{Sharing::kOneValue, ""},
+        SharingCase{Sharing::kTwoValues, "a write at"}, SharingCase{Sharing::kAcquired, ""},
+        SharingCase{Sharing::kRelaxed, "a read at"}, SharingCase{Sharing::kFenced, ""},
+        SharingCase{Sharing::kUnfenced, "a read at"}));
 
 // A launch in a sequence: kNever and no overlap is a plain kernel.
 struct AddLaunch {

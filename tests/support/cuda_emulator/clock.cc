@@ -7,7 +7,7 @@ namespace {
 
 uint32_t last_time = 0;  // each synchronisation begins a new time
 
-// What the last store to a word, or the updates since, released.
+// The past that the last store to a word and the updates since have released.
 std::map<const void*, SharedPast>& Released() {
   static auto* const released = new std::map<const void*, SharedPast>();
   return *released;

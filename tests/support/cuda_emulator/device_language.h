@@ -110,8 +110,7 @@ T Update(T* address, T value, Bits (*next)(Bits before, Bits operand), const voi
   static_assert(std::is_same_v<T, int> || std::is_same_v<T, unsigned int> ||
                     std::is_same_v<T, unsigned long long> || std::is_floating_point_v<T>,
                 "to C++ a uint64_t is none of CUDA's types");
-  return ValueOf<T>(
-      UpdateWord(address, sizeof(T), BitsOf(value), next, Order::kRelaxed, place));
+  return ValueOf<T>(UpdateWord(address, sizeof(T), BitsOf(value), next, Order::kRelaxed, place));
 }
 
 // Values of PTX's loads and stores, by way of the type of the instruction.
@@ -184,10 +183,10 @@ T __shfl_xor_sync(unsigned mask, T value, int distance, int width = 32) {
 }
 template <class T>
 unsigned __match_any_sync(unsigned mask, T value) {
-  return static_cast<unsigned>(::eplb::cuda_emulator::RunWarpCall(
-      {.operation = ::eplb::cuda_emulator::WarpOperation::kMatch,
-       .mask = mask,
-       .value = ::eplb::cuda_emulator::BitsOfLane(value)}));
+  return static_cast<unsigned>(
+      ::eplb::cuda_emulator::RunWarpCall({.operation = ::eplb::cuda_emulator::WarpOperation::kMatch,
+                                          .mask = mask,
+                                          .value = ::eplb::cuda_emulator::BitsOfLane(value)}));
 }
 inline unsigned __ballot_sync(unsigned mask, int test) {
   const unsigned same = __match_any_sync(mask, test != 0 ? 1 : 0);
@@ -196,10 +195,10 @@ inline unsigned __ballot_sync(unsigned mask, int test) {
 inline int __any_sync(unsigned mask, int test) { return __ballot_sync(mask, test) != 0; }
 inline int __all_sync(unsigned mask, int test) { return __ballot_sync(mask, !test) == 0; }
 
-#define EPLB_REDUCE(name, operation, T)                                                     \
-  inline T __reduce_##name##_sync(unsigned mask, T value) {                                 \
-    return ::eplb::cuda_emulator::Reduce(::eplb::cuda_emulator::WarpOperation::operation,   \
-                                         mask, value);                                      \
+#define EPLB_REDUCE(name, operation, T)                                                         \
+  inline T __reduce_##name##_sync(unsigned mask, T value) {                                     \
+    return ::eplb::cuda_emulator::Reduce(::eplb::cuda_emulator::WarpOperation::operation, mask, \
+                                         value);                                                \
   }
 EPLB_REDUCE(add, kAdd, int)
 EPLB_REDUCE(add, kAdd, unsigned)
@@ -220,9 +219,7 @@ inline void __threadfence_block() { ::eplb::cuda_emulator::Fence(); }
 inline void __threadfence() { ::eplb::cuda_emulator::Fence(); }
 inline void __threadfence_system() { ::eplb::cuda_emulator::Fence(); }
 inline void __nanosleep(unsigned) { ::eplb::cuda_emulator::YieldToAll(); }
-inline long long clock64() {
-  return static_cast<long long>(::eplb::cuda_emulator::GlobalTimer());
-}
+inline long long clock64() { return static_cast<long long>(::eplb::cuda_emulator::GlobalTimer()); }
 
 // ---- atomics, loads and stores with a hint, arithmetic ----
 
@@ -242,7 +239,7 @@ inline long long clock64() {
 EPLB_ATOMIC(Add, static_cast<T>(a + b))
 EPLB_ATOMIC(Min, b < a ? b : a)
 EPLB_ATOMIC(Max, a < b ? b : a)
-EPLB_ATOMIC(And, a & b)
+EPLB_ATOMIC(And, a& b)
 EPLB_ATOMIC(Or, a | b)
 EPLB_ATOMIC(Xor, a ^ b)
 EPLB_ATOMIC(Exch, (static_cast<void>(a), b))
@@ -273,12 +270,15 @@ void __stcs(T* address, const std::type_identity_t<T>& value) {
 // Files that include this are compiled without contraction, so each result is rounded.
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
+inline float __fdividef(float a, float b) { return a / b; }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __popcll(unsigned long long bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
-inline int __clzll(long long bits) { return std::countl_zero(static_cast<unsigned long long>(bits)); }
+inline int __clzll(long long bits) {
+  return std::countl_zero(static_cast<unsigned long long>(bits));
+}
 inline unsigned __umulhi(unsigned a, unsigned b) {
   return static_cast<unsigned>(static_cast<unsigned long long>(a) * b >> 32);
 }

@@ -1,6 +1,6 @@
 #include "tests/support/cuda_emulator/device_memory.h"
 
-#include <cstring>
+#include <chrono>
 
 #include "tests/support/cuda_emulator/machine.h"
 #include "tests/support/cuda_emulator/race.h"
@@ -8,7 +8,7 @@
 namespace eplb::cuda_emulator {
 namespace {
 
-// The host may write a signal word at the same time.
+// Atomic, because the host may write a signal word at the same time.
 Bits Read(const void* address, size_t size) {
   switch (size) {
     case 1:
@@ -71,6 +71,11 @@ Bits ExchangeWordIf(void* address, size_t size, Bits expected, Bits bits, const 
   const Bits before = Read(address, size);
   if (before == expected) Write(address, size, bits);
   return before;
+}
+
+uint64_t GlobalTimer() {
+  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
+                               std::chrono::nanoseconds(1));
 }
 
 void Fence() { current_runner->clock.Fence(); }

@@ -1,4 +1,5 @@
-// Accesses that kernels make by functions of CUDA and by PTX: atomics, fences, signal words.
+// Accesses that kernels make by functions of CUDA and by PTX: atomics, fences, signal words,
+// timers.
 #pragma once
 
 #include <cstddef>
@@ -20,5 +21,7 @@ Bits UpdateWord(void* address, size_t size, Bits operand, Bits (*next)(Bits befo
 // Stores `bits` if the value is `expected`. Returns the value before.
 Bits ExchangeWordIf(void* address, size_t size, Bits expected, Bits bits, const void* place);
 void Fence();
+
+uint64_t GlobalTimer();  // nanoseconds
 
 }  // namespace eplb::cuda_emulator

@@ -20,8 +20,7 @@ cudaError_t LaunchWith(const cudaLaunchConfig_t& config, const char* text,
                        std::function<void()> body);
 template <class... Parameters>
 cudaError_t LaunchEx(const char* text, const cudaLaunchConfig_t* config,
-                     void (*kernel)(Parameters...),
-                     std::type_identity_t<Parameters>... arguments) {
+                     void (*kernel)(Parameters...), std::type_identity_t<Parameters>... arguments) {
   return LaunchWith(*config, text, [=] { kernel(arguments...); });
 }
 

@@ -20,13 +20,13 @@ struct LaunchRecord {
   std::string kernel;
   Blocks blocks;
   Blocks running;         // earlier blocks that may run when this launch begins
-  Blocks running_behind;  // .. and after it has waited for its predecessor
+  Blocks running_behind;  // the same after it has waited for its predecessor
   bool has_waited = false;
 };
 
 struct Launches {
   std::deque<LaunchRecord> latest{{.blocks = {0, 1}}};
-  std::map<cudaStream_t, LaunchRecord> by_stream;  // where the next launch may overlap it
+  std::map<cudaStream_t, LaunchRecord> by_stream;  // latest, unless other work followed
   cudaStream_t stream = nullptr;                   // stream of the latest
 };
 

@@ -6,7 +6,6 @@
 #include <algorithm>
 #include <array>
 #include <bit>
-#include <chrono>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
@@ -532,11 +531,6 @@ void MayYield() {
 void YieldToAll() {
   sched_yield();
   Reschedule(true);
-}
-
-uint64_t GlobalTimer() {
-  return static_cast<uint64_t>(std::chrono::steady_clock::now().time_since_epoch() /
-                               std::chrono::nanoseconds(1));
 }
 
 void WaitForPredecessors() {

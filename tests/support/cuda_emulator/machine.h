@@ -47,7 +47,7 @@ struct Position {
 };
 extern const Position* current_position;
 
-// What the race detector needs of a thread.
+// State of a thread for the race detector.
 struct Runner {
   Clock clock;
   const std::byte* shared = nullptr;  // shared memory of its block
@@ -88,7 +88,6 @@ void WaitForBlock(const BarrierPlace& where);
 void MayYield();
 // Lets any thread run, and the threads of the host: the caller waits for one of them.
 void YieldToAll();
-uint64_t GlobalTimer();  // nanoseconds
 // The wait of a programmatic dependent launch.
 void WaitForPredecessors();
 

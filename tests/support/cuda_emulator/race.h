@@ -1,9 +1,9 @@
 // Race detector: reports accesses to one address that CUDA's memory model does not order.
 //
-// The compiler calls the functions of ThreadSanitizer before each load and store of the kernels'
-// translation; race.cc has these functions. It sees what the compiler leaves as a load or store
-// of shared, device or pinned memory. It does not see copies by a call of memcpy or memset, and
-// nothing of what threads of the host do.
+// The compiler calls the functions of access_hooks.cc before each load and store of the kernels'
+// translation, as it would call ThreadSanitizer's. So all is seen that the compiler leaves as a
+// load or store of shared, device or pinned memory. Not seen: copies that stay calls of memcpy or
+// memset, static variables of a kernel's file, and accesses by threads of the host.
 #pragma once
 
 #include <cstddef>

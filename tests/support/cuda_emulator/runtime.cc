@@ -108,7 +108,7 @@ void Launch(const std::string& kernel, const LaunchShape& shape, std::function<v
 cudaError_t LaunchWith(const cudaLaunchConfig_t& config, const char* text,
                        std::function<void()> body) {
   std::string kernel;
-  int depth = 0;  // of template arguments
+  int depth = 0;  // in template arguments
   for (const char* at = text; *at != '\0' && (*at != ',' || depth > 0); ++at) {
     depth += *at == '<' ? 1 : *at == '>' ? -1 : 0;
     kernel += *at;

@@ -1,9 +1,10 @@
 #!/usr/bin/env python3
 """Makes C++ for the CUDA emulator of the .cu files of cuda/, which stay as they are.
 
-  translate.py ROOT OUT    writes OUT/kernels.cc (the kernels), OUT/mutants.cc (the kernels of mutants.py),
-                           OUT/launchers.cc (the launchers of eplb::cuda, which call one of these), OUT/language.cc
-                           (the kernels of the emulator's own test) and OUT/kernels.d
+  translate.py ROOT OUT    writes kernels.cc, mutants.cc, launchers.cc, language.cc and kernels.d into OUT
+
+mutants.cc has the kernels of mutants.py. launchers.cc has the launchers of eplb::cuda, which call one of the others.
+language.cc has the kernels of the emulator's own tests. kernels.d lists the files that were read.
 
 What is no C++ is rewritten: launches, inline PTX and the declarations of shared memory; device_language.h defines the rest. Each
 variant has a namespace of its own, and with it copies of all that the kernels include from cuda/: else the linker
@@ -16,7 +17,7 @@ import sys
 import mutants
 import ptx
 
-# What a variant has its own copy of: the files of kernels. Text that every variant shares.
+# Folders with files of kernels, of which each variant has its own copy; files that all variants share.
 COPIED = ("cuda/", "placement/split/")
 SHARED = {"cuda/runtime.h"}
 LANGUAGE = "tests/cuda/emulated_language.cu"
