@@ -17,7 +17,7 @@
 #include "tests/support/cuda_emulator/memory.h"
 #include "tests/support/cuda_emulator/shadow.h"
 
-extern "C" const char __executable_start;  // NOLINT(bugprone-reserved-identifier): the linker's
+extern "C" const char __executable_start;  // NOLINT: a name of the linker
 
 namespace eplb::cuda_emulator {
 namespace {
