@@ -270,9 +270,9 @@ void __stcs(T* address, const std::type_identity_t<T>& value) {
 // Files that include this are compiled without contraction, so each result is rounded.
 inline double __dadd_rn(double a, double b) { return a + b; }
 inline double __dmul_rn(double a, double b) { return a * b; }
-inline float __fdividef(float a, float b) { return a / b; }
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __popcll(unsigned long long bits) { return std::popcount(bits); }
+inline float __fdividef(float a, float b) { return a / b; }
 inline int __ffs(int bits) { return __builtin_ffs(bits); }
 inline int __ffsll(long long bits) { return __builtin_ffsll(bits); }
 inline int __clz(int bits) { return std::countl_zero(static_cast<unsigned>(bits)); }
