@@ -74,8 +74,8 @@ class DescriptorsTest(harness.DaemonTest):
         self.assertIn(f"the limit of {LIMIT} open files has room for 20 streams", " ".join(crowded.stdout.split()))
 
     def test_what_does_not_fit_is_told_at_the_start(self):
-        self.assertIn("limits.max_sessions is 20000, but the limit of 80 open files has room for 20 streams",
-                      self.log.read_text())
+        told = "limits.max_sessions is 20000, but the limit of 80 open files has room for 20 streams"
+        harness.wait_for(lambda: told in self.log.read_text(), 10, told)
 
 
 if __name__ == "__main__":
