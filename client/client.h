@@ -456,7 +456,7 @@ class Client {
   absl::Status RouteFrom(int32_t layer, const int64_t* gathered, void* slots,
                          void* stream = nullptr);
 
-  // Threads: any.
+  // Threads: any, but not during PrepareSplit.
   SplitLoopFigures split_figures() const;
 
   // Adds to the time that this rank's experts computed in the current step, forward and backward,

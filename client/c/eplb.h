@@ -573,7 +573,7 @@ EPLB_API int32_t eplb_client_count_for(const eplb_client* client, int32_t layer,
 EPLB_API int32_t eplb_client_route_from(const eplb_client* client, int32_t layer,
                                         const int64_t* gathered, void* slots,
                                         void* stream) EPLB_NOEXCEPT;
-/* Writes the figures. From connect until destroy, on any thread. */
+/* Writes the figures. From connect until destroy, on any thread, but not during prepare_split. */
 EPLB_API int32_t eplb_client_split_figures(const eplb_client* client,
                                            eplb_split_figures* figures) EPLB_NOEXCEPT;
 
