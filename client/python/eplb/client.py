@@ -254,8 +254,8 @@ class Client:
         quotas: an expert's choices, in the order of their index, fill its slots up to these, its primary first. Choices are
         then in host memory; count_for and route_from split on a GPU. errors: InvalidArgument naming the argument, or the expert
         whose choices are not as many as its own quotas; FailedPrecondition before finish_registration, for a split from before
-        a switch, and for choices on a GPU with `split`. Nothing is written on an error. Threads: any, but not during a step_boundary or check_experts of another one; a
-        probe may call it.
+        a switch, and for choices on a GPU with `split`. Nothing is written on an error. Threads: any, but not during a
+        step_boundary or check_experts of another one; a probe may call it.
         """
         choices = _tokens.choices_of(expert_ids, self._placement.num_experts, counters, is_padding)
         if slots is None:

@@ -1,8 +1,6 @@
 #include "server/core/ranks/questions.h"
 
 #include <algorithm>
-#include <limits>
-#include <memory>
 #include <string>
 #include <utility>
 
