@@ -11,7 +11,6 @@ namespace {
 
 constexpr int64_t kSplitSharedBytes =
     int64_t{48} * 1024;  // shared memory of a block on every device by default
-constexpr int32_t kMaxSplitGpus = 1024;
 
 // Offsets of the arrays, one after the other.
 struct TableOffsets {
@@ -62,7 +61,7 @@ SplitTables SplitTablesAt(const SplitTables& tables, const void* address) {
 }
 
 int64_t SplitScratchBytes(const SplitTables& tables, int32_t num_layers) {
-  const int64_t bytes = ScratchBytesOfLayer(tables, NumSetWords(tables.num_gpus));
+  const int64_t bytes = ScratchBytesOfLayer(tables, NumSplitWords(tables.num_gpus));
   return bytes <= kSplitSharedBytes ? 0 : bytes * num_layers;
 }
 
@@ -73,7 +72,8 @@ absl::Status CheckSplitArgs(const SplitArgs& args) {
                         " on: they are not all among ", args.tables.num_layers, " layers");
   }
   if (args.tables.num_gpus < 1 || args.tables.num_gpus > kMaxSplitGpus) {
-    return InvalidInput("split over ", args.tables.num_gpus, " GPUs, expected 1..", kMaxSplitGpus);
+    return InvalidInput("split over ", args.tables.num_gpus, " GPUs by the kernel, expected 1..",
+                        kMaxSplitGpus, "; BatchSplitter splits over more on the CPU");
   }
   if (args.num_sources < 1 || args.source < 0 || args.source >= args.num_sources) {
     return InvalidInput("source ", args.source, " of ", args.num_sources,
@@ -91,15 +91,10 @@ absl::Status CheckSplitArgs(const SplitArgs& args) {
 
 absl::Status SplitOnHost(const SplitArgs& args) {
   EPLB_RETURN_IF_ERROR(CheckSplitArgs(args));
-  switch (NumSetWords(args.tables.num_gpus)) {
-    case 1:
-      SplitAll<1>(args);
-      break;
-    case 4:
-      SplitAll<4>(args);
-      break;
-    default:
-      SplitAll<16>(args);
+  if (NumSplitWords(args.tables.num_gpus) == 1) {
+    SplitAll<1>(args);
+  } else {
+    SplitAll<2>(args);
   }
   return absl::OkStatus();
 }

@@ -35,21 +35,14 @@ absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream) {
   if (!shared && args.scratch == nullptr) {
     return absl::InvalidArgumentError("split needs scratch memory, it is null");
   }
-  switch (NumSetWords(args.tables.num_gpus)) {
-    case 1:
-      Launch<1>(args, shared, stream);
-      break;
-    case 4:
-      Launch<4>(args, shared, stream);
-      break;
-    default:
-      Launch<16>(args, shared, stream);
+  if (NumSplitWords(args.tables.num_gpus) == 1) {
+    Launch<1>(args, shared, stream);
+  } else {
+    Launch<2>(args, shared, stream);
   }
   return ToStatus(cudaGetLastError(), "launch of the split kernel");
 }
 
-absl::Status LoadSplitKernels() {
-  return LoadKernels(&SplitKernel<1>, &SplitKernel<4>, &SplitKernel<16>);
-}
+absl::Status LoadSplitKernels() { return LoadKernels(&SplitKernel<1>, &SplitKernel<2>); }
 
 }  // namespace eplb::cuda

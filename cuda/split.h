@@ -31,8 +31,8 @@ SplitTables SplitTablesAt(const SplitTables& tables, const void* address);
 int64_t SplitScratchBytes(const SplitTables& tables, int32_t num_layers);
 
 // errors: InvalidArgument, naming the number: layers that the graph lacks, fewer than one source, a
-// source that is none of them, more than 1,024 GPUs, a null array that is needed. No pointer is
-// followed.
+// source that is none of them, more than kMaxSplitGpus GPUs, a null array that is needed. No
+// pointer is followed.
 absl::Status CheckSplitArgs(const SplitArgs& args);
 
 // Splits on the CPU with the body that the GPU runs; allocates its scratch memory. Counts that

@@ -13,6 +13,8 @@
 namespace eplb::cuda {
 
 inline constexpr int32_t kNotRefused = -1;
+// Largest EP group whose batches a kernel splits. BatchSplitter splits over more, on the CPU.
+inline constexpr int32_t kMaxSplitGpus = GpuSet<2>::kMaxGpus;
 
 // Pointers are to device memory for LaunchSplit, to host memory for SplitOnHost.
 struct SplitArgs {
@@ -35,6 +37,9 @@ struct SplitArgs {
   std::byte* scratch = nullptr;  // SplitScratchBytes of them; none where that is 0
 };
 static_assert(std::is_trivially_copyable_v<SplitArgs>);
+
+// Words of a set of GPUs for which the kernel is compiled.
+inline int32_t NumSplitWords(int32_t num_gpus) { return num_gpus <= GpuSet<1>::kMaxGpus ? 1 : 2; }
 
 EPLB_HOST_DEVICE inline SplitSizes LargestSizes(const SplitTables& tables) {
   return {tables.num_gpus, tables.max_parts, tables.max_replicated};
