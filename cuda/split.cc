@@ -1,6 +1,6 @@
 #include "cuda/split.h"
 
-#include <cstring>
+#include <algorithm>
 #include <vector>
 
 #include "base/errors.h"
@@ -9,79 +9,115 @@
 namespace eplb::cuda {
 namespace {
 
-constexpr int64_t kSplitSharedBytes =
-    int64_t{48} * 1024;  // shared memory of a block on every device by default
+// Shared memory of a block on every device by default.
+constexpr int64_t kMaxSplitSharedBytes = int64_t{48} * 1024;
 
-// Offsets of the arrays, one after the other.
-struct TableOffsets {
-  int64_t layers;
-  int64_t tables;
-  int64_t end;
+// One thread as the block of WriteLayer.
+struct OneThreadBlock {
+  static constexpr int32_t thread = 0;
+  static constexpr int32_t num_threads = 1;
+  static void Sync() {}
 };
 
-TableOffsets OffsetsOf(const SplitTables& tables) {
-  static_assert(sizeof(SplitLayerTables) % sizeof(int64_t) == 0);
-  const int64_t layers = int64_t{sizeof(int64_t)} * tables.num_gpus;
-  const int64_t ints = layers + int64_t{sizeof(SplitLayerTables)} * tables.num_layers;
-  return {
-      .layers = layers, .tables = ints, .end = ints + int64_t{sizeof(int32_t)} * tables.num_tables};
+// One thread that finds the steps of GPUs as a warp does.
+struct OneLane : OneThread {
+  static constexpr bool kKeepsSteps = false;
+};
+
+// Calls `work` with a GpuSet that is wide enough.
+template <class Work>
+auto ForWords(const SplitShape& shape, const Work& work) {
+  if (shape.num_gpus <= GpuSet<1>::kMaxGpus) return work(GpuSet<1>());
+  return work(GpuSet<2>());
+}
+
+template <int kWords>
+void PackLayer(const SplitTables& from, int32_t index, Carver& carver) {
+  const LayerTables<kWords> to = CarveTables<kWords>(from.shape, carver);
+  const SplitLayerTables& sizes = from.layers[index];
+  const int32_t* const begin = from.tables + sizes.begin;
+  const int64_t end =
+      index + 1 < from.shape.num_layers ? from.layers[index + 1].begin : from.num_tables;
+  *to.header = {.sizes = sizes, .margins = from.margins, .equal_speeds = from.equal_speeds ? 1 : 0};
+  std::copy_n(from.speeds, from.shape.num_gpus, to.speeds);
+  FindHolders(from.Layer(index), to.holders);
+  std::transform(begin, from.tables + end, to.numbers,
+                 [](int32_t number) { return static_cast<uint16_t>(number); });
 }
 
 template <int kWords>
 void SplitAll(const SplitArgs& args) {
-  const int64_t bytes = ScratchBytesOfLayer(args.tables, kWords);
-  std::vector<int64_t> memory(static_cast<size_t>(bytes) / sizeof(int64_t) + 1);
+  const int64_t bytes =
+      CarvedBytes([&](Carver& carver) { (void)CarveMemory<kWords>(args, carver, false); });
+  std::vector<TableUnit> units(static_cast<size_t>(bytes) / sizeof(TableUnit) + 1);
   for (int32_t index = 0; index < args.num_layers; ++index) {
-    SplitOneLayer<kWords>(args, index, reinterpret_cast<std::byte*>(memory.data()), OneThread());
+    Carver carver(reinterpret_cast<std::byte*>(units.data()));
+    const auto memory = CarveMemory<kWords>(args, carver, /*in_registers=*/false);
+    const int64_t layer = args.first_layer + index;
+    std::copy_n(args.tables + layer * memory.num_table_bytes, memory.num_table_bytes,
+                memory.table_bytes);
+    SumSources(args, index, memory, 0, 1);
+    SolveLayer(args, index, memory, NumSourceGroups(args, 1), OneLane());
+    WriteLayer(args, index, memory, OneThreadBlock());
   }
 }
 
 }  // namespace
 
-int64_t SplitTableBytes(const SplitTables& tables) { return OffsetsOf(tables).end; }
-
-void PackSplitTables(const SplitTables& tables, std::span<std::byte> bytes) {
-  const TableOffsets at = OffsetsOf(tables);
-  const auto copy = [&bytes](int64_t begin, int64_t end, const void* from) {
-    std::memcpy(bytes.data() + begin, from, static_cast<size_t>(end - begin));
-  };
-  copy(0, at.layers, tables.speeds);
-  copy(at.layers, at.tables, tables.layers);
-  copy(at.tables, at.end, tables.tables);
+int64_t SplitTableBytes(const SplitShape& shape) {
+  return shape.num_layers * ForWords(shape, [&](auto set) {
+           return CarvedBytes([&](Carver& carver) {
+             (void)CarveTables<sizeof(set) / sizeof(uint64_t)>(shape, carver);
+           });
+         });
 }
 
-SplitTables SplitTablesAt(const SplitTables& tables, const void* address) {
-  const TableOffsets at = OffsetsOf(tables);
-  const auto* const bytes = static_cast<const std::byte*>(address);
-  SplitTables result = tables;
-  result.speeds = reinterpret_cast<const int64_t*>(bytes);
-  result.layers = reinterpret_cast<const SplitLayerTables*>(bytes + at.layers);
-  result.tables = reinterpret_cast<const int32_t*>(bytes + at.tables);
-  return result;
+absl::Status PackSplitTables(const SplitTables& tables, std::span<std::byte> bytes) {
+  EPLB_RETURN_IF_ERROR(CheckSplitShape(tables.shape));
+  Carver carver(bytes.data());
+  for (int32_t layer = 0; layer < tables.shape.num_layers; ++layer) {
+    ForWords(tables.shape,
+             [&](auto set) { PackLayer<sizeof(set) / sizeof(uint64_t)>(tables, layer, carver); });
+  }
+  return absl::OkStatus();
 }
 
-int64_t SplitScratchBytes(const SplitTables& tables, int32_t num_layers) {
-  const int64_t bytes = ScratchBytesOfLayer(tables, NumSplitWords(tables.num_gpus));
-  return bytes <= kSplitSharedBytes ? 0 : bytes * num_layers;
+int64_t SplitSharedBytes(const SplitArgs& args) {
+  return ForWords(args.shape, [&](auto set) {
+    return CarvedBytes([&](Carver& carver) {
+      (void)CarveMemory<sizeof(set) / sizeof(uint64_t)>(args, carver, /*in_registers=*/true);
+    });
+  });
+}
+
+absl::Status CheckSplitShape(const SplitShape& shape) {
+  if (shape.num_gpus < 1 || shape.num_gpus > kMaxSplitGpus) {
+    return InvalidInput("split over ", shape.num_gpus, " GPUs by the kernel, expected 1..",
+                        kMaxSplitGpus, "; BatchSplitter splits over more on the CPU");
+  }
+  int64_t own = 0;  // shared memory is largest if the own quotas are wanted
+  const int64_t bytes = SplitSharedBytes({.shape = shape, .own = &own});
+  if (bytes > kMaxSplitSharedBytes) {
+    return InvalidInput("split of ", shape.num_experts, " experts in ", shape.num_slots,
+                        " slots by the kernel needs ", bytes, " bytes of shared memory, it has ",
+                        kMaxSplitSharedBytes, "; BatchSplitter splits them on the CPU");
+  }
+  return absl::OkStatus();
 }
 
 absl::Status CheckSplitArgs(const SplitArgs& args) {
+  EPLB_RETURN_IF_ERROR(CheckSplitShape(args.shape));
   if (args.first_layer < 0 || args.num_layers < 0 ||
-      args.num_layers > args.tables.num_layers - args.first_layer) {
+      args.num_layers > args.shape.num_layers - args.first_layer) {
     return InvalidInput("split of ", args.num_layers, " layers from layer ", args.first_layer,
-                        " on: they are not all among ", args.tables.num_layers, " layers");
-  }
-  if (args.tables.num_gpus < 1 || args.tables.num_gpus > kMaxSplitGpus) {
-    return InvalidInput("split over ", args.tables.num_gpus, " GPUs by the kernel, expected 1..",
-                        kMaxSplitGpus, "; BatchSplitter splits over more on the CPU");
+                        " on: they are not all among ", args.shape.num_layers, " layers");
   }
   if (args.num_sources < 1 || args.source < 0 || args.source >= args.num_sources) {
     return InvalidInput("source ", args.source, " of ", args.num_sources,
                         " sources, expected one of 1 or more");
   }
   if (args.num_layers == 0) return absl::OkStatus();
-  if (args.tables.speeds == nullptr || args.tables.layers == nullptr ||
-      args.tables.tables == nullptr || args.counts == nullptr || args.quotas == nullptr ||
+  if (args.tables == nullptr || args.counts == nullptr || args.quotas == nullptr ||
       args.refused == nullptr) {
     return InvalidInput("split of ", args.num_layers,
                         " layers needs tables, counts, quotas and refused, one of them is null");
@@ -91,11 +127,7 @@ absl::Status CheckSplitArgs(const SplitArgs& args) {
 
 absl::Status SplitOnHost(const SplitArgs& args) {
   EPLB_RETURN_IF_ERROR(CheckSplitArgs(args));
-  if (NumSplitWords(args.tables.num_gpus) == 1) {
-    SplitAll<1>(args);
-  } else {
-    SplitAll<2>(args);
-  }
+  ForWords(args.shape, [&](auto set) { SplitAll<sizeof(set) / sizeof(uint64_t)>(args); });
   return absl::OkStatus();
 }
 

@@ -8,22 +8,41 @@
 namespace eplb::cuda {
 namespace {
 
-// A block is one warp and splits one layer, in shared memory where that is large enough.
-template <int kWords>
-__global__ void SplitKernel(SplitArgs args) {
-  extern __shared__ int64_t split_memory[];
-  const auto index = static_cast<int32_t>(blockIdx.x);
-  std::byte* const memory = args.scratch == nullptr
-                                ? reinterpret_cast<std::byte*>(split_memory)
-                                : args.scratch + index * ScratchBytesOfLayer(args.tables, kWords);
-  SplitOneLayer<kWords>(args, index, memory, LaneTeam<Warp>(Warp()));
-}
+constexpr int32_t kThreads = 2 * kSumThreads;
 
+struct WholeBlock {
+  int32_t thread;
+  static constexpr int32_t num_threads = kThreads;
+  __device__ static void Sync() { __syncthreads(); }
+};
+
+// A block splits one layer. Half of its threads copy the tables while the others add up the counts;
+// then one warp splits them.
 template <int kWords>
-void Launch(SplitArgs args, bool shared, cudaStream_t stream) {
-  if (shared) args.scratch = nullptr;
-  const int64_t bytes = shared ? ScratchBytesOfLayer(args.tables, kWords) : 0;
-  SplitKernel<kWords><<<args.num_layers, kLanes, static_cast<size_t>(bytes), stream>>>(args);
+__global__ void __launch_bounds__(kThreads, 1) SplitKernel(SplitArgs args) {
+  extern __shared__ TableUnit split_memory[];
+  Carver carver(reinterpret_cast<std::byte*>(split_memory));
+  const SplitMemory<kWords> memory = CarveMemory<kWords>(args, carver, /*in_registers=*/true);
+  const auto index = static_cast<int32_t>(blockIdx.x);
+  const auto thread = static_cast<int32_t>(threadIdx.x);
+  if (thread < kSumThreads) {
+    SumSources(args, index, memory, thread, kSumThreads);
+  } else {
+    const std::byte* const tables =
+        args.tables + (args.first_layer + index) * memory.num_table_bytes;
+    constexpr int64_t kUnit = sizeof(TableUnit);
+    for (int64_t at = kUnit * (thread - kSumThreads); at < memory.num_table_bytes;
+         at += kUnit * (kThreads - kSumThreads)) {
+      StoreAligned(memory.table_bytes + at, LoadAligned<TableUnit>(tables + at));
+    }
+  }
+  __syncthreads();
+  // The number of the warp is lane 0's, so that the compiler knows that all lanes take the branch.
+  if (Warp::Shuffle(thread / kLanes, 0) == 0) {
+    SolveLayer(args, index, memory, NumSourceGroups(args, kSumThreads), LaneTeam<Warp>(Warp()));
+  }
+  __syncthreads();
+  WriteLayer(args, index, memory, WholeBlock{thread});
 }
 
 }  // namespace
@@ -31,14 +50,11 @@ void Launch(SplitArgs args, bool shared, cudaStream_t stream) {
 absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSplitArgs(args));
   if (args.num_layers == 0) return absl::OkStatus();
-  const bool shared = SplitScratchBytes(args.tables, args.num_layers) == 0;
-  if (!shared && args.scratch == nullptr) {
-    return absl::InvalidArgumentError("split needs scratch memory, it is null");
-  }
-  if (NumSplitWords(args.tables.num_gpus) == 1) {
-    Launch<1>(args, shared, stream);
+  const auto bytes = static_cast<size_t>(SplitSharedBytes(args));
+  if (args.shape.num_gpus <= GpuSet<1>::kMaxGpus) {
+    SplitKernel<1><<<args.num_layers, kThreads, bytes, stream>>>(args);
   } else {
-    Launch<2>(args, shared, stream);
+    SplitKernel<2><<<args.num_layers, kThreads, bytes, stream>>>(args);
   }
   return ToStatus(cudaGetLastError(), "launch of the split kernel");
 }

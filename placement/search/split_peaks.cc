@@ -51,7 +51,7 @@ SplitPeaks::Worst SplitPeaks::WorstOf(std::span<const int32_t> layout) {
 }
 
 double SplitPeaks::RatioOf(const Batch& batch, std::vector<int32_t>* tight_gpus) {
-  const SplitPeak peak = solver_->Solve(batch.counts.data(), 0, {.tight_gpus = tight_gpus});
+  const SplitPeak peak = solver_->Solve(batch.counts.data(), {}, {.tight_gpus = tight_gpus});
   const double load = static_cast<double>(peak.tokens) / static_cast<double>(peak.speed);
   return std::max(1.0, load / batch.mean);
 }

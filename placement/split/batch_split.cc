@@ -10,8 +10,9 @@
 namespace eplb {
 
 BatchSplitter::BatchSplitter(const SplitGraph& graph) : graph_(graph) {
+  const auto scratch = std::make_shared<SplitSolver::Scratch>();
   for (int32_t layer = 0; layer < graph.num_layers(); ++layer) {
-    solvers_.push_back(SplitSolver::Make(graph.num_gpus()));
+    solvers_.push_back(SplitSolver::Make(graph.num_gpus(), scratch));
     solvers_.back()->Prepare(graph.Layer(LayerId{layer}));
   }
 }
@@ -41,7 +42,7 @@ absl::StatusOr<SplitBound> BatchSplitter::Split(LayerId layer, std::span<const i
   EPLB_RETURN_IF_ERROR(Check(layer, counts, quotas));
   SplitBound bound;
   bound.peak = solvers_[AsIndex(layer.value)]->Solve(
-      counts.data(), graph_.slack(), {.quotas = quotas.data(), .tight_gpus = &bound.tight_gpus});
+      counts.data(), graph_.margins(), {.quotas = quotas.data(), .tight_gpus = &bound.tight_gpus});
   return bound;
 }
 

@@ -36,14 +36,28 @@ struct GpuSet {
     return any == 0;
   }
   EPLB_HOST_DEVICE bool Has(int32_t gpu) const {
-    return (words[static_cast<uint32_t>(gpu) / 64] & Bit(gpu)) != 0;
+    const uint32_t shift = static_cast<uint32_t>(gpu) % 64;
+    if constexpr (kWords == 2) return ((IsInSecond(gpu) ? words[1] : words[0]) >> shift & 1) != 0;
+    return (words[Word(gpu)] >> shift & 1) != 0;
   }
-  EPLB_HOST_DEVICE void Add(int32_t gpu) { words[static_cast<uint32_t>(gpu) / 64] |= Bit(gpu); }
+  EPLB_HOST_DEVICE void Add(int32_t gpu) { AddIf(true, gpu); }
   EPLB_HOST_DEVICE void AddIf(bool condition, int32_t gpu) {
-    words[static_cast<uint32_t>(gpu) / 64] |= static_cast<uint64_t>(condition)
-                                              << (static_cast<uint32_t>(gpu) % 64);
+    const uint64_t bit = static_cast<uint64_t>(condition) << (static_cast<uint32_t>(gpu) % 64);
+    if constexpr (kWords == 2) {
+      words[0] |= IsInSecond(gpu) ? 0 : bit;
+      words[1] |= IsInSecond(gpu) ? bit : 0;
+    } else {
+      words[Word(gpu)] |= bit;
+    }
   }
-  EPLB_HOST_DEVICE void Remove(int32_t gpu) { words[static_cast<uint32_t>(gpu) / 64] &= ~Bit(gpu); }
+  EPLB_HOST_DEVICE void Remove(int32_t gpu) {
+    if constexpr (kWords == 2) {
+      words[0] &= IsInSecond(gpu) ? ~uint64_t{0} : ~Bit(gpu);
+      words[1] &= IsInSecond(gpu) ? ~Bit(gpu) : ~uint64_t{0};
+    } else {
+      words[Word(gpu)] &= ~Bit(gpu);
+    }
+  }
   EPLB_HOST_DEVICE void AddAll(const GpuSet& other) {
     for (int i = 0; i < kWords; ++i) words[i] |= other.words[i];
   }
@@ -81,12 +95,19 @@ struct GpuSet {
   // Calls with every member, rising. `visit` may change this set: members at the call count.
   template <class Work>
   EPLB_HOST_DEVICE void Visit(const Work& visit) const {
+    EPLB_UNROLL
     for (int i = 0; i < kWords; ++i) {
+      EPLB_ROLLED
       for (uint64_t left = words[i]; left != 0; left &= left - 1) visit(64 * i + LowestBit(left));
     }
   }
 
  private:
+  // A set of one or two words is never indexed by a variable: on the GPU it stays in registers.
+  EPLB_HOST_DEVICE static uint32_t Word(int32_t gpu) {
+    return kWords == 1 ? 0 : static_cast<uint32_t>(gpu) / 64;
+  }
+  EPLB_HOST_DEVICE static bool IsInSecond(int32_t gpu) { return gpu >= 64; }
   EPLB_HOST_DEVICE static uint64_t Bit(int32_t gpu) {
     return uint64_t{1} << (static_cast<uint32_t>(gpu) % 64);
   }

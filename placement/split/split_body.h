@@ -24,64 +24,9 @@
 #include "placement/split/gpu_set.h"
 #include "placement/split/split_scratch.h"
 #include "placement/split/split_tables.h"
+#include "placement/split/split_team.h"
 
 namespace eplb {
-
-// tokens / speed, exact. All products of the body's numbers stay below 2^63: a peak has at most
-// kMaxSplitTokens tokens and one for each GPU, and TokensWithin is bounded.
-struct SplitPeak {
-  int64_t tokens = 0;
-  int64_t speed = 1;
-
-  friend bool operator==(const SplitPeak&, const SplitPeak&) = default;
-};
-
-inline constexpr int64_t kMaxSplitTokens = int64_t{1} << 36;  // most tokens of a layer
-inline constexpr int64_t kMaxSplitSpeed = int64_t{1} << 24;
-inline constexpr int64_t kSplitSlackUnit = int64_t{1} << 20;  // a slack of 1
-
-EPLB_HOST_DEVICE inline bool IsBelow(const SplitPeak& a, const SplitPeak& b) {
-  return a.tokens * b.speed < b.tokens * a.speed;
-}
-
-// Returns the larger peak; if both are equal, the one with the lower speed, so that the order of
-// comparisons does not matter.
-EPLB_HOST_DEVICE inline SplitPeak LargerPeak(const SplitPeak& a, const SplitPeak& b) {
-  if (IsBelow(a, b)) return b;
-  return IsBelow(b, a) || a.speed <= b.speed ? a : b;
-}
-
-// The most tokens that a GPU of this speed does within the peak. No GPU can have more than
-// kMaxSplitTokens, so a fast GPU beside a slow one, whose peak is high, has no more either.
-EPLB_HOST_DEVICE inline int64_t TokensWithin(const SplitPeak& peak, int64_t speed) {
-  const int64_t product = peak.tokens * speed;
-  const int64_t tokens = peak.speed == 1 ? product : product / peak.speed;
-  return tokens < kMaxSplitTokens ? tokens : kMaxSplitTokens;
-}
-
-// Team that works on a layer: one thread, or the lanes of a warp. ForEach calls with every index
-// once and returns when all members have finished. Add adds to a number that other members add to.
-// Sum, Max, Union and Largest give every member the same result.
-struct OneThread {
-  static constexpr bool leader() { return true; }
-  template <class Work>
-  EPLB_HOST_DEVICE void ForEach(int32_t count, const Work& work) const {
-    for (int32_t i = 0; i < count; ++i) work(i);
-  }
-  template <int kWords, class Work>
-  EPLB_HOST_DEVICE void ForEachIn(const GpuSet<kWords>& set, const Work& work) const {
-    set.Visit(work);
-  }
-  EPLB_HOST_DEVICE void Add(int64_t& sum, int64_t value) const { sum += value; }
-  EPLB_HOST_DEVICE int64_t Sum(int64_t value) const { return value; }
-  EPLB_HOST_DEVICE int64_t Max(int64_t value) const { return value; }
-  template <int kWords>
-  EPLB_HOST_DEVICE GpuSet<kWords> Union(const GpuSet<kWords>& set) const {
-    return set;
-  }
-  EPLB_HOST_DEVICE SplitPeak Largest(const SplitPeak& peak) const { return peak; }
-  EPLB_HOST_DEVICE void Sync() const {}
-};
 
 template <int kWords>
 struct LeastPeak {
@@ -90,127 +35,157 @@ struct LeastPeak {
   GpuSet<kWords> tight;
 };
 
-// Solves one layer. counts: [E], of the layer, each >= 0, sum <= kMaxSplitTokens.
-template <int kWords, class Team>
+// Writes the GPUs that hold the expert of each part: once a placement.
+template <int kWords, class Layer>
+void FindHolders(const Layer& layer, GpuSet<kWords>* holders) {
+  for (int32_t expert = 0; expert < layer.num_replicated; ++expert) {
+    auto set = GpuSet<kWords>::None();
+    const int32_t begin = layer.first_of_expert[expert];
+    const int32_t end = layer.first_of_expert[expert + 1];
+    for (int32_t i = begin; i < end; ++i) set.Add(layer.expert_gpu[i]);
+    for (int32_t i = begin; i < end; ++i) holders[layer.expert_part[i]] = set;
+  }
+}
+
+// Writes the GPUs [G] that share an expert with each GPU: once a placement, if the team keeps
+// steps.
+template <int kWords, class Layer>
+void FindNeighbours(const Layer& layer, const GpuSet<kWords>* holders, GpuSet<kWords>* neighbours) {
+  for (int32_t gpu = 0; gpu < layer.num_gpus; ++gpu) {
+    neighbours[gpu] = GpuSet<kWords>::None();
+    for (int32_t part = layer.first_on_gpu[gpu]; part < layer.first_on_gpu[gpu + 1]; ++part) {
+      neighbours[gpu].AddAll(holders[part]);
+    }
+  }
+}
+
+// Solves one layer. counts: [E], of the layer, each >= 0, with a sum of at most kMaxSplitTokens, or
+// kMaxNarrowTokens if Tokens have 32 bits.
+template <int kWords, class Token, class Layer, class Team>
 class SplitBody {
  public:
   using Set = GpuSet<kWords>;
+  using Scratch = SplitScratch<kWords, Token>;
 
-  EPLB_HOST_DEVICE SplitBody(const SplitLayer& layer, const SplitScratch<kWords>& scratch,
-                             const Team& team)
-      : layer_(layer), scratch_(scratch), team_(team) {}
+  // holders, neighbours: of FindHolders and FindNeighbours.
+  EPLB_HOST_DEVICE SplitBody(const Layer& layer, const Set* holders, const Set* neighbours,
+                             const Scratch& scratch, const Team& team)
+      : layer_(layer),
+        holders_(holders),
+        neighbours_(neighbours),
+        scratch_(scratch),
+        team_(team),
+        room_(scratch.room),
+        allowed_(scratch.allowed),
+        steps_(scratch.steps) {}
 
-  // The GPUs that hold each replicated expert, and those that share one: once a placement.
-  EPLB_HOST_DEVICE void FindHolders() {
-    team_.ForEach(layer_.num_replicated, [this](int32_t expert) {
-      Set holders = Set::None();
-      for (int32_t i = layer_.first_of_expert[expert]; i < layer_.first_of_expert[expert + 1];
-           ++i) {
-        holders.Add(layer_.expert_gpu[i]);
-      }
-      scratch_.holders[expert] = holders;
-    });
-    team_.ForEach(layer_.num_gpus, [this](int32_t gpu) {
-      Set neighbours = Set::None();
-      for (int32_t part = layer_.first_on_gpu[gpu]; part < layer_.first_on_gpu[gpu + 1]; ++part) {
-        neighbours.AddAll(scratch_.holders[layer_.part_expert[part]]);
-      }
-      scratch_.neighbours[gpu] = neighbours;
-    });
-  }
-
-  // Finds the least peak alone. It leaves the parts with a split within the peak that moved more
-  // tokens than necessary.
-  EPLB_HOST_DEVICE LeastPeak<kWords> FindPeak(const int64_t* counts) {
+  // Finds the least peak alone, or with a tolerance a bound of it. Leaves the parts with a split
+  // within the peak and the larger margin that moved more tokens than necessary.
+  EPLB_HOST_DEVICE LeastPeak<kWords> FindPeak(const Token* counts, const SplitMargins& margins) {
     counts_ = counts;
-    LeastPeak<kWords> least = LowerBound();
-    const int32_t crowded = ShareEqually(least.peak);
-    if (crowded >= 0) {
-      const Set holders = scratch_.holders[crowded];
-      least = {.peak = PeakOf(holders, TokensOnlyIn(holders)), .tight = holders};
-    }
-    MakeRoom(least.peak, 0, [this](int32_t gpu) { return scratch_.room[gpu]; });
-    raised_ = false;
-    if (!over_.empty()) FindSteps();
-    while (!over_.empty()) {
-      if (FindLevels()) {
-        if (team_.leader()) PushPhase();
-        ShareChanges();
-        continue;
+    Token tokens = 0;
+    Set tight = Set::None();
+    const SplitPeak fixed = PeakOfFixed(tokens, tight);
+    for (bool first = true;; first = false) {
+      LeastPeak<kWords> least{.peak = PeakOf(tight, tokens), .tight = tight};
+      if (first && IsBelow(least.peak, fixed)) least = {.peak = fixed, .tight = GpuOfFixed(fixed)};
+      const int32_t crowded = first ? ShareEqually(least.peak) : -1;
+      if (crowded >= 0) {
+        tight = HoldersOf(crowded);
+      } else {
+        if (FindSplit(least.peak, margins)) return least;
+        tight = reached_;
+        raised_ = true;
       }
-      const SplitPeak before = least.peak;
-      least = {.peak = PeakOf(reached_, TokensOnlyIn(reached_)), .tight = reached_};
-      raised_ = true;
-      Raise(before, least.peak, 0);
+      tokens = TokensOnlyIn(tight);
     }
-    return least;
   }
 
   // Leaves the parts with the split: none of a GPU's sums is above its share of the least peak,
-  // plus `slack` / kSplitSlackUnit of it. If the lower bound was the peak and there is no slack,
-  // only tokens above the peak moved from equal shares, along shortest paths. Otherwise no token
-  // can return from a part that has more than equal shares to one that has less.
-  EPLB_HOST_DEVICE LeastPeak<kWords> Solve(const int64_t* counts, int64_t slack) {
-    const LeastPeak<kWords> least = FindPeak(counts);
-    if (slack > 0) Raise(least.peak, least.peak, slack);
-    if ((raised_ || slack > 0) && team_.leader()) Return();
-    team_.Sync();
+  // plus the larger margin. If the lower bound was the peak and there is no slack, only tokens
+  // above the peak moved from equal shares, along shortest paths. Otherwise no token can return
+  // from a part that has more than equal shares to one that has less. With a tolerance the result
+  // has the peak of this split, and `tight` proves that the least one is at most the tolerance
+  // below.
+  EPLB_HOST_DEVICE LeastPeak<kWords> Solve(const Token* counts, const SplitMargins& margins) {
+    LeastPeak<kWords> least = FindPeak(counts, margins);
+    if (raised_ || margins.slack > margins.tolerance) Return();
+    if (margins.tolerance > 0) least.peak = ReachedPeak();
     return least;
   }
 
-  // quotas: [S]. The slots of an expert on one GPU take equal shares.
-  EPLB_HOST_DEVICE void WriteQuotas(int64_t* quotas) {
-    const int64_t* const from[2] = {counts_, scratch_.part_tokens};  // a select without a branch
-    team_.ForEach(layer_.num_slots, [&](int32_t slot) {
-      const int32_t source = layer_.slot_source[slot];
-      quotas[slot] = from[source & 1][source >> 1];
-    });
-    team_.ForEach(layer_.num_shared, [&](int32_t i) {
-      const int32_t among = layer_.shared_among[i];
-      int64_t& quota = quotas[layer_.shared_slot[i]];
-      const int64_t tokens = among == 0 ? 0 : quota;
-      const int64_t each = among == 0 ? 0 : tokens / among;
-      quota = each + (layer_.shared_place[i] < tokens - each * among ? 1 : 0);
-    });
+ private:
+  EPLB_HOST_DEVICE static Token Smaller(Token a, Token b) { return a < b ? a : b; }
+  EPLB_HOST_DEVICE static Token Larger(Token a, Token b) { return a > b ? a : b; }
+  EPLB_HOST_DEVICE Token CountOfReplicated(int32_t index) const {
+    return counts_[layer_.expert[index]];
+  }
+  EPLB_HOST_DEVICE Set HoldersOf(int32_t replicated) const {
+    return holders_[layer_.expert_part[layer_.first_of_expert[replicated]]];
+  }
+  EPLB_HOST_DEVICE SplitPeak PeakOn(int32_t gpu, Token tokens) const {
+    return {tokens, layer_.speed[gpu]};
   }
 
- private:
-  EPLB_HOST_DEVICE static int64_t Smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-  EPLB_HOST_DEVICE static int64_t Larger(int64_t a, int64_t b) { return a > b ? a : b; }
+  // The most tokens of a GPU within the peak, and a margin above that. Bounded like the layer's
+  // tokens, so that a sum over GPUs has 32 bits, too.
+  EPLB_HOST_DEVICE Token Allowed(const SplitPeak& peak, int64_t margin, int32_t gpu) const {
+    int64_t within = TokensWithin(peak, layer_.speed[gpu]);
+    if (sizeof(Token) == 4 && within > kMaxNarrowTokens) within = kMaxNarrowTokens;
+    return static_cast<Token>(within + within * margin / kSplitSlackUnit);
+  }
 
-  // The mean, or the GPU that has most with its fixed experts alone.
-  EPLB_HOST_DEVICE LeastPeak<kWords> LowerBound() {
+  // Pushes tokens until all GPUs are within the peak and the tolerance, then allows the slack.
+  // False if the GPUs of `reached_` hold too much.
+  EPLB_HOST_DEVICE bool FindSplit(const SplitPeak& peak, const SplitMargins& margins) {
+    for (int64_t margin = margins.tolerance;; margin = margins.slack) {
+      Raise(peak, margin);
+      while (!over_.empty()) {
+        FindSteps();
+        if (!FindLevels()) return false;
+        PushPhase();
+      }
+      if (margin >= margins.slack) return true;
+    }
+  }
+
+  // The peak of the GPU that has most with its fixed experts alone. Adds up the layer's tokens, and
+  // the usable GPUs.
+  EPLB_HOST_DEVICE SplitPeak PeakOfFixed(Token& tokens, Set& usable) {
     team_.ForEach(layer_.num_gpus, [this](int32_t gpu) { scratch_.fixed[gpu] = 0; });
-    int64_t tokens = 0;
     team_.ForEach(layer_.num_fixed, [&](int32_t i) {
-      const int64_t count = counts_[layer_.fixed_expert[i]];
+      const Token count = counts_[layer_.fixed_expert[i]];
       team_.Add(scratch_.fixed[layer_.fixed_gpu[i]], count);
       tokens += count;
     });
     team_.ForEach(layer_.num_replicated,
-                  [&](int32_t expert) { tokens += counts_[layer_.expert[expert]]; });
-    Set usable = Set::None();
+                  [&](int32_t expert) { tokens += CountOfReplicated(expert); });
     SplitPeak most;
-    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
+    team_.template ForEachGpu<kWords>(layer_.num_gpus, [&](int32_t gpu) {
       if (layer_.speed[gpu] == 0) return;
       usable.Add(gpu);
       if (layer_.equal_speeds) {
-        most.tokens = Larger(most.tokens, scratch_.fixed[gpu]);
+        most.tokens = Larger(static_cast<Token>(most.tokens), scratch_.fixed[gpu]);
       } else {
-        most = LargerPeak(most, {scratch_.fixed[gpu], layer_.speed[gpu]});
+        most = LargerPeak(most, PeakOn(gpu, scratch_.fixed[gpu]));
       }
     });
     tokens = team_.Sum(tokens);
     usable = team_.Union(usable);
-    most = team_.Largest(most);
-    const SplitPeak mean = PeakOf(usable, tokens);
-    if (!IsBelow(mean, most)) return {.peak = mean, .tight = usable};
+    return LargestOf(most);
+  }
+
+  EPLB_HOST_DEVICE Set GpuOfFixed(const SplitPeak& peak) const {
     Set one = Set::None();
-    for (int32_t gpu = 0; gpu < layer_.num_gpus && one.empty(); ++gpu) {
-      const SplitPeak peak{scratch_.fixed[gpu], layer_.speed[gpu]};
-      if (layer_.speed[gpu] > 0 && !IsBelow(peak, most)) one.Add(gpu);
-    }
-    return {.peak = most, .tight = one};
+    one.Add(team_.First(0, layer_.num_gpus, [&](int32_t gpu) {
+      return layer_.speed[gpu] > 0 && !IsBelow(PeakOn(gpu, scratch_.fixed[gpu]), peak);
+    }));
+    return one;
+  }
+
+  EPLB_HOST_DEVICE SplitPeak LargestOf(const SplitPeak& peak) const {
+    if (layer_.equal_speeds) return {team_.Max(static_cast<Token>(peak.tokens)), 1};
+    return team_.Largest(peak);
   }
 
   // The parts at equal shares, and what GPUs have then. Returns the expert whose GPUs have most to
@@ -218,39 +193,42 @@ class SplitBody {
   // none.
   EPLB_HOST_DEVICE int32_t ShareEqually(const SplitPeak& peak) {
     team_.ForEach(layer_.num_gpus,
-                  [this](int32_t gpu) { scratch_.room[gpu] = scratch_.fixed[gpu]; });
-    int64_t few = 0;
+                  [this](int32_t gpu) { scratch_.load[gpu] = scratch_.fixed[gpu]; });
     team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
-      const int64_t tokens = counts_[layer_.expert[expert]];
-      const int64_t each = tokens / layer_.num_replicas[expert];
+      const Token tokens = CountOfReplicated(expert);
+      const auto replicas = static_cast<Token>(layer_.num_replicas[expert]);
+      const Token each = Quotient(tokens, replicas);
       scratch_.each[expert] = each;
-      scratch_.rest[expert] = tokens - each * layer_.num_replicas[expert];
+      scratch_.rest[expert] = tokens - each * replicas;
       scratch_.above[expert] = tokens;
-      few |= each == 0 ? 1 : 0;
+      if constexpr (Team::kKeepsSteps) few_ = few_ || each == 0;
     });
-    few_ = team_.Max(few) > 0;
-    team_.ForEach(layer_.first_of_expert[layer_.num_replicated], [&](int32_t i) {
+    team_.ForEach(layer_.num_parts, [&](int32_t i) {
       const int32_t expert = layer_.expert_of[i];
       const int32_t gpu = layer_.expert_gpu[i];
-      const int64_t slots = layer_.expert_slots[i];
-      const int64_t left = scratch_.rest[expert] - layer_.slots_before[i];
-      const int64_t equal = scratch_.each[expert] * slots + Larger(0, Smaller(left, slots));
+      const auto slots = static_cast<Token>(layer_.expert_slots[i]);
+      const Token left = scratch_.rest[expert] - static_cast<Token>(layer_.slots_before[i]);
+      const Token equal = scratch_.each[expert] * slots + Larger(0, Smaller(left, slots));
       scratch_.part_tokens[layer_.expert_part[i]] = equal;
       scratch_.equal[layer_.expert_part[i]] = equal;
-      team_.Add(scratch_.room[gpu], equal);
-      team_.Add(scratch_.above[expert],
-                scratch_.fixed[gpu] - TokensWithin(peak, layer_.speed[gpu]));
+      team_.Add(scratch_.load[gpu], equal);
+      const Token free = Allowed(peak, 0, gpu) - scratch_.fixed[gpu];
+      team_.Add(scratch_.above[expert], static_cast<Token>(-free));
     });
     team_.ForEach(layer_.num_inner, [this](int32_t i) {
-      team_.Add(scratch_.above[layer_.outer_expert[i]],
-                counts_[layer_.expert[layer_.inner_expert[i]]]);
+      team_.Add(scratch_.above[layer_.outer_expert[i]], CountOfReplicated(layer_.inner_expert[i]));
     });
+    team_.template ForEachGpu<kWords>(layer_.num_gpus, [this](int32_t gpu) {
+      allowed_.Set(gpu, 0);
+      room_.Set(gpu, -scratch_.load[gpu]);
+    });
+    changed_ = Set::All(layer_.num_gpus);
     return MostAbove();
   }
 
   EPLB_HOST_DEVICE int32_t MostAbove() const {
     SplitPeak most;
-    int64_t from_last = 0;  // so that the first of equal ones is the largest
+    int32_t from_last = 0;  // so that the first of equal ones is the largest
     team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
       if (scratch_.above[expert] <= 0) return;
       const int32_t num_gpus = layer_.first_of_expert[expert + 1] - layer_.first_of_expert[expert];
@@ -259,17 +237,19 @@ class SplitBody {
       most = of_each;
       from_last = layer_.num_replicated - expert;
     });
-    from_last = team_.Max(IsBelow(most, team_.Largest(most)) ? 0 : from_last);
-    return from_last == 0 ? -1 : static_cast<int32_t>(layer_.num_replicated - from_last);
+    if (team_.Max(from_last) == 0) return -1;
+    return layer_.num_replicated - team_.Max(IsBelow(most, team_.Largest(most)) ? 0 : from_last);
   }
 
   // The least peak whose tokens on `gpus` add up to `tokens`.
-  EPLB_HOST_DEVICE SplitPeak PeakOf(const Set& gpus, int64_t tokens) const {
+  EPLB_HOST_DEVICE SplitPeak PeakOf(const Set& gpus, Token tokens) const {
     int64_t speed = 0;
     team_.ForEachIn(gpus, [&](int32_t gpu) { speed += layer_.speed[gpu]; });
     speed = team_.Sum(speed);
     if (tokens == 0 || speed == 0) return {};
-    if (layer_.equal_speeds) return {(tokens + speed - 1) / speed, 1};
+    if (layer_.equal_speeds) {
+      return {Quotient(tokens + static_cast<Token>(speed) - 1, static_cast<Token>(speed)), 1};
+    }
     // A peak of d / speed gives floor(d * speed[g] / speed) to g. Bisection finds d; from the d
     // below it, each step adds the GPU whose next token has the lowest peak.
     int64_t below = tokens - 1;
@@ -283,7 +263,9 @@ class SplitBody {
 
   EPLB_HOST_DEVICE int64_t SumWithin(const Set& gpus, const SplitPeak& peak) const {
     int64_t sum = 0;
-    team_.ForEachIn(gpus, [&](int32_t gpu) { sum += TokensWithin(peak, layer_.speed[gpu]); });
+    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
+      if (gpus.Has(gpu)) sum += TokensWithin(peak, layer_.speed[gpu]);
+    });
     return team_.Sum(sum);
   }
 
@@ -301,24 +283,24 @@ class SplitBody {
   }
 
   // Tokens of the experts that only these GPUs hold.
-  EPLB_HOST_DEVICE int64_t TokensOnlyIn(const Set& gpus) const {
-    int64_t tokens = 0;
+  EPLB_HOST_DEVICE Token TokensOnlyIn(const Set& gpus) const {
+    Token tokens = 0;
     team_.ForEachIn(gpus, [&](int32_t gpu) { tokens += scratch_.fixed[gpu]; });
     team_.ForEach(layer_.num_replicated, [&](int32_t expert) {
-      if (scratch_.holders[expert].IsWithin(gpus)) tokens += counts_[layer_.expert[expert]];
+      if (HoldersOf(expert).IsWithin(gpus)) tokens += CountOfReplicated(expert);
     });
     return team_.Sum(tokens);
   }
 
-  // Makes room[g] what GPU g's tokens leave of its share of the peak. tokens_of: by GPU.
-  template <class Tokens>
-  EPLB_HOST_DEVICE void MakeRoom(const SplitPeak& peak, int64_t slack, const Tokens& tokens_of) {
+  // Allows each GPU its share of the peak, and the margin.
+  EPLB_HOST_DEVICE void Raise(const SplitPeak& peak, int64_t margin) {
     Set over = Set::None();
     Set roomy = Set::None();
-    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
-      const int64_t within = TokensWithin(peak, layer_.speed[gpu]);
-      const int64_t room = within + within * slack / kSplitSlackUnit - tokens_of(gpu);
-      scratch_.room[gpu] = room;
+    team_.template ForEachGpu<kWords>(layer_.num_gpus, [&](int32_t gpu) {
+      const Token allowed = Allowed(peak, margin, gpu);
+      const Token room = room_.Mine(gpu) + allowed - allowed_.Mine(gpu);
+      allowed_.Set(gpu, allowed);
+      room_.Set(gpu, room);
       over.AddIf(room < 0, gpu);
       roomy.AddIf(room > 0, gpu);
     });
@@ -326,36 +308,42 @@ class SplitBody {
     roomy_ = team_.Union(roomy);
   }
 
-  // After a higher peak, or slack.
-  EPLB_HOST_DEVICE void Raise(const SplitPeak& before, const SplitPeak& peak, int64_t slack) {
-    MakeRoom(peak, slack, [&](int32_t gpu) {
-      return TokensWithin(before, layer_.speed[gpu]) - scratch_.room[gpu];
+  // The largest tokens / speed of a GPU.
+  EPLB_HOST_DEVICE SplitPeak ReachedPeak() const {
+    SplitPeak most;
+    team_.template ForEachGpu<kWords>(layer_.num_gpus, [&](int32_t gpu) {
+      if (layer_.speed[gpu] == 0) return;
+      most = LargerPeak(most, PeakOn(gpu, allowed_.Mine(gpu) - room_.Mine(gpu)));
     });
+    return LargestOf(most);
   }
 
-  // Gives the leader's changes to all members.
-  EPLB_HOST_DEVICE void ShareChanges() {
-    team_.Sync();  // room, tokens and steps: Union orders no memory
-    const bool leads = team_.leader();
-    over_ = team_.Union(leads ? over_ : Set::None());
-    roomy_ = team_.Union(leads ? roomy_ : Set::None());
-    partial_ = team_.Union(leads ? partial_ : Set::None());
-  }
-
+  // The GPUs to which tokens of a GPU can move: those that hold the expert of a part with tokens.
   EPLB_HOST_DEVICE Set StepsOf(int32_t gpu) const {
     Set steps = Set::None();
-    for (int32_t part = layer_.first_on_gpu[gpu]; part < layer_.first_on_gpu[gpu + 1]; ++part) {
-      steps.AddAllIf(scratch_.part_tokens[part] > 0, scratch_.holders[layer_.part_expert[part]]);
+    const int32_t end = layer_.first_on_gpu[gpu + 1];
+    EPLB_ROLLED
+    for (int32_t part = layer_.first_on_gpu[gpu]; part < end; ++part) {
+      steps.AddAllIf(scratch_.part_tokens[part] > 0, holders_[part]);
     }
     return steps;
   }
 
-  // At equal shares.
+  // Finds the steps of GPUs without room whose parts have changed, or of all GPUs at equal shares.
   EPLB_HOST_DEVICE void FindSteps() {
-    partial_ = few_ ? Set::All(layer_.num_gpus) : Set::None();
-    team_.ForEach(layer_.num_gpus, [this](int32_t gpu) {
-      scratch_.steps[gpu] = few_ ? StepsOf(gpu) : scratch_.neighbours[gpu];
-    });
+    if constexpr (Team::kKeepsSteps) {
+      if (changed_.empty()) return;
+      changed_ = Set::None();
+      partial_ = few_ ? Set::All(layer_.num_gpus) : Set::None();
+      for (int32_t gpu = 0; gpu < layer_.num_gpus; ++gpu) {
+        steps_.Set(gpu, few_ ? StepsOf(gpu) : neighbours_[gpu]);
+      }
+    } else {
+      Set stale = changed_;
+      stale.RemoveAll(roomy_);
+      changed_.KeepOnly(roomy_);
+      team_.ForEachIn(stale, [this](int32_t gpu) { steps_.Set(gpu, StepsOf(gpu)); });
+    }
   }
 
   // Searches breadth first from the GPUs with room, against the direction of tokens, until every
@@ -366,7 +354,6 @@ class SplitBody {
     Set level = roomy_;
     Set unknown = Set::All(layer_.num_gpus);
     unknown.RemoveAll(level);
-    if (team_.leader()) scratch_.levels[0] = level;
     num_levels_ = 1;
     while (!left.empty()) {
       level = NextLevel(level, unknown);
@@ -379,23 +366,23 @@ class SplitBody {
       if (team_.leader()) scratch_.levels[num_levels_] = level;
       ++num_levels_;
     }
+    team_.Sync();
     return true;
   }
 
-  // The GPUs of `unknown` from which tokens can move to `level`: its neighbours, unless their parts
-  // have no tokens.
+  // The GPUs of `unknown` from which tokens can move to `level`. One thread tests only neighbours
+  // of the level that may have a part without tokens.
   EPLB_HOST_DEVICE Set NextLevel(const Set& level, const Set& unknown) const {
+    const auto leads = [this, level](int32_t gpu) { return steps_.Mine(gpu).Meets(level); };
+    if constexpr (!Team::kKeepsSteps) return team_.Where(unknown, leads);
     Set next = Set::None();
-    team_.ForEachIn(level, [&](int32_t gpu) { next.AddAll(scratch_.neighbours[gpu]); });
-    next = team_.Union(next);
+    level.Visit([&](int32_t gpu) { next.AddAll(neighbours_[gpu]); });
     next.KeepOnly(unknown);
     Set doubtful = next;
     doubtful.KeepOnly(partial_);
     if (doubtful.empty()) return next;
-    Set wrong = Set::None();
-    team_.ForEachIn(doubtful,
-                    [&](int32_t gpu) { wrong.AddIf(!scratch_.steps[gpu].Meets(level), gpu); });
-    next.RemoveAll(team_.Union(wrong));
+    next.RemoveAll(doubtful);
+    next.AddAll(team_.Where(doubtful, leads));
     return next;
   }
 
@@ -404,7 +391,7 @@ class SplitBody {
     reached_ = from;
     while (!level.empty()) {
       Set next = Set::None();
-      team_.ForEachIn(level, [&](int32_t gpu) { next.AddAll(scratch_.steps[gpu]); });
+      team_.ForEachIn(level, [&](int32_t gpu) { next.AddAll(steps_.Mine(gpu)); });
       level = team_.Union(next);
       level.RemoveAll(reached_);
       reached_.AddAll(level);
@@ -415,141 +402,232 @@ class SplitBody {
     for (int32_t depth = 1; depth < num_levels_; ++depth) {
       Set sources = over_;
       sources.KeepOnly(scratch_.levels[depth]);
-      sources.Visit([this, depth](int32_t gpu) { PushFrom(gpu, depth); });
+      for (int32_t gpu = sources.Lowest(); gpu >= 0; gpu = sources.Lowest()) {
+        sources.Remove(gpu);
+        PushFrom(gpu, depth);
+      }
     }
   }
 
   // Pushes along shortest paths to room until the GPU has no overload or no path is left. A dead
   // end leaves its level, because it stays one for the rest of the phase. Tokens that pass a step
   // are moved when the path leaves it. No earlier step needs them, because levels only shrink
-  // during a phase. limit[i]: the most that may be pushed in all while the path has step i - 1.
+  // during a phase.
   EPLB_HOST_DEVICE void PushFrom(int32_t source, int32_t depth) {
+    PathStep<Token> at{};  // its last step, whose parts are not chosen yet
+    at.gpu = source;
+    at.limit = -room_.Of(source);
     int32_t length = 0;
-    scratch_.path[0] = source;
-    scratch_.limit[0] = -scratch_.room[source];
     pushed_ = 0;
     while (true) {
-      const int32_t gpu = scratch_.path[length];
-      if (length == depth - 1) {
-        pushed_ += FillRoom(gpu, scratch_.limit[length] - pushed_);
-        if (pushed_ < scratch_.limit[length]) scratch_.levels[1].Remove(gpu);
-        if (length == 0) break;
-        do {
-          EndStep(--length);
-        } while (length > 0 && pushed_ == scratch_.limit[length]);
-        if (pushed_ == scratch_.limit[length]) break;
+      const int32_t level = depth - length;
+      if (level > 1 && BeginStep(scratch_.levels[level - 1], at, length)) {
+        ++length;
         continue;
       }
-      const Set& nearer = scratch_.levels[depth - length - 1];
-      if (scratch_.steps[gpu].Meets(nearer)) {
-        BeginStep(length++, nearer);
-        continue;
-      }
-      scratch_.levels[depth - length].Remove(gpu);
+      if (level == 1) FillRoom(at.gpu, at.limit);
+      if (pushed_ < at.limit) RemoveFromLevel(level, at.gpu);
       if (length == 0) break;
-      EndStep(--length);
+      do {
+        const int32_t to = at.gpu;
+        at = scratch_.path[--length];
+        team_.Sync();  // the next step of this length is written over it
+        if (pushed_ > at.pushed_before) Move(at, to, pushed_ - at.pushed_before);
+      } while (length > 0 && pushed_ == at.limit);
+      if (pushed_ == at.limit) break;
     }
-    scratch_.room[source] += pushed_;
-    if (scratch_.room[source] == 0) over_.Remove(source);
+    room_.Increase(source, pushed_);
+    if (pushed_ == at.limit) over_.Remove(source);
   }
 
-  // By the GPU's first part that has tokens and whose expert a GPU of `level` holds.
-  // REQUIRES: there is one.
-  EPLB_HOST_DEVICE void BeginStep(int32_t step, const Set& level) {
-    int32_t out = layer_.first_on_gpu[scratch_.path[step]];
-    while (scratch_.part_tokens[out] == 0 ||
-           !scratch_.holders[layer_.part_expert[out]].Meets(level)) {
-      ++out;
+  EPLB_HOST_DEVICE void RemoveFromLevel(int32_t level, int32_t gpu) {
+    team_.Sync();  // all members have read what changes
+    if (team_.leader()) scratch_.levels[level].Remove(gpu);
+    team_.Sync();
+  }
+
+  // The first part of a GPU that has tokens and whose expert a GPU of `level` holds; `end`: none.
+  EPLB_HOST_DEVICE int32_t FirstOut(int32_t begin, int32_t end, const Set& level) const {
+    return team_.First(begin, end, [&](int32_t part) -> bool {
+      const bool has_tokens = scratch_.part_tokens[part] > 0;
+      if constexpr (kWords > 2) return has_tokens && holders_[part].Meets(level);
+      return has_tokens & holders_[part].Meets(level);  // without a branch
+    });
+  }
+
+  // The expert's next part after `out`, in a ring, on a GPU of `level`: its place among the parts
+  // expert by expert. REQUIRES: there is one.
+  EPLB_HOST_DEVICE int32_t NextWithin(int32_t out, const Set& level) const {
+    const int32_t end = layer_.ring_first[out] + layer_.ring_size[out];
+    const int32_t size = layer_.ring_size[out];
+    const int32_t place = layer_.part_place[out];
+    const auto wrapped = [=](int32_t i) { return place + i < end ? place + i : place + i - size; };
+    if (size == 2) return wrapped(1);  // most experts
+    return wrapped(
+        team_.First(1, size, [&](int32_t i) { return level.Has(layer_.expert_gpu[wrapped(i)]); }));
+  }
+
+  EPLB_HOST_DEVICE bool MayLeadTo(int32_t gpu, const Set& level) const {
+    if constexpr (Team::kKeepsSteps) return steps_.Mine(gpu).Meets(level);
+    return true;
+  }
+
+  // Chooses the parts of the step `at` towards `level`, adds it to the path, and makes `at` the
+  // step after it. False if no part leads there.
+  EPLB_HOST_DEVICE bool BeginStep(const Set& level, PathStep<Token>& at, int32_t length) {
+    if (!MayLeadTo(at.gpu, level)) return false;
+    const int32_t end = layer_.first_on_gpu[at.gpu + 1];
+    at.out = FirstOut(layer_.first_on_gpu[at.gpu], end, level);
+    if (at.out == end) return false;
+    const int32_t place = NextWithin(at.out, level);
+    at.in = layer_.expert_part[place];
+    at.pushed_before = pushed_;
+    if (team_.leader()) scratch_.path[length] = at;
+    team_.Sync();
+    at.gpu = layer_.expert_gpu[place];
+    at.limit = Smaller(at.limit, pushed_ + scratch_.part_tokens[at.out]);
+    return true;
+  }
+
+  // Moves tokens from step.out to step.in.
+  EPLB_HOST_DEVICE void MoveTokens(const PathStep<Token>& step, Token tokens) {
+    const Token out = scratch_.part_tokens[step.out] - tokens;
+    const Token in = scratch_.part_tokens[step.in] + tokens;
+    team_.Sync();  // all members have read what changes
+    if (team_.leader()) {
+      scratch_.part_tokens[step.out] = out;
+      scratch_.part_tokens[step.in] = in;
     }
-    int32_t in = layer_.next_part[out];
-    while (!level.Has(layer_.part_gpu[in])) in = layer_.next_part[in];
-    scratch_.path_out[step] = out;
-    scratch_.path_in[step] = in;
-    scratch_.pushed_before[step] = pushed_;
-    scratch_.path[step + 1] = layer_.part_gpu[in];
-    scratch_.limit[step + 1] = Smaller(scratch_.limit[step], pushed_ + scratch_.part_tokens[out]);
+    team_.Sync();
   }
 
-  EPLB_HOST_DEVICE void EndStep(int32_t step) {
-    const int64_t tokens = pushed_ - scratch_.pushed_before[step];
-    if (tokens > 0) Move(scratch_.path_out[step], scratch_.path_in[step], tokens);
-  }
-
-  EPLB_HOST_DEVICE void Move(int32_t out, int32_t in, int64_t tokens) {
-    scratch_.part_tokens[in] += tokens;
-    scratch_.part_tokens[out] -= tokens;
-    scratch_.steps[layer_.part_gpu[in]].AddAll(scratch_.holders[layer_.part_expert[out]]);
-    if (scratch_.part_tokens[out] > 0) return;
-    const int32_t gpu = layer_.part_gpu[out];
-    scratch_.steps[gpu] = StepsOf(gpu);
-    partial_.Add(gpu);
-  }
-
-  // Up to `most` tokens to the GPUs with room that the GPU's parts lead to. Returns how many.
-  EPLB_HOST_DEVICE int64_t FillRoom(int32_t gpu, int64_t most) {
-    int64_t left = scratch_.steps[gpu].Meets(roomy_) ? most : 0;
-    if (left == 0) return 0;
-    for (int32_t out = layer_.first_on_gpu[gpu]; out < layer_.first_on_gpu[gpu + 1]; ++out) {
-      Set sinks = scratch_.holders[layer_.part_expert[out]];
-      sinks.KeepOnly(roomy_);
-      if (sinks.empty()) continue;
-      for (int32_t in = layer_.next_part[out]; in != out; in = layer_.next_part[in]) {
-        const int32_t to = layer_.part_gpu[in];
-        if (!sinks.Has(to)) continue;
-        const int64_t tokens = Smaller(Smaller(left, scratch_.room[to]), scratch_.part_tokens[out]);
-        if (tokens == 0) break;
-        left -= tokens;
-        scratch_.room[to] -= tokens;
-        if (scratch_.room[to] == 0) roomy_.Remove(to);
-        Move(out, in, tokens);
-        if (left == 0) return most;
-      }
+  // MoveTokens, and steps that follow.
+  EPLB_HOST_DEVICE void Move(const PathStep<Token>& step, int32_t to, Token tokens) {
+    MoveTokens(step, tokens);
+    if constexpr (Team::kKeepsSteps) {
+      steps_.values[to].AddAll(holders_[step.out]);
+      if (scratch_.part_tokens[step.out] > 0) return;
+      steps_.Set(step.gpu, StepsOf(step.gpu));
+      partial_.Add(step.gpu);
+    } else {
+      changed_.Add(step.gpu);
+      changed_.Add(to);
     }
-    return most - left;
+  }
+
+  // Pushes to the GPUs with room that the GPU's parts lead to, up to `limit` in all.
+  EPLB_HOST_DEVICE void FillRoom(int32_t gpu, Token limit) {
+    if (!MayLeadTo(gpu, roomy_)) return;
+    const int32_t end = layer_.first_on_gpu[gpu + 1];
+    PathStep<Token> step{};
+    step.gpu = gpu;
+    step.out = layer_.first_on_gpu[gpu];
+    while (pushed_ < limit) {
+      step.out = FirstOut(step.out, end, roomy_);
+      if (step.out == end) return;
+      const int32_t place = NextWithin(step.out, roomy_);
+      const int32_t to = layer_.expert_gpu[place];
+      step.in = layer_.expert_part[place];
+      const Token room = room_.Of(to);
+      const Token tokens = Smaller(Smaller(limit - pushed_, room), scratch_.part_tokens[step.out]);
+      pushed_ += tokens;
+      room_.Increase(to, -tokens);
+      if (tokens == room) roomy_.Remove(to);
+      Move(step, to, tokens);
+    }
   }
 
   // Takes tokens back to GPUs with room whose parts have less than equal shares, from parts that
   // have more, until none can be.
   EPLB_HOST_DEVICE void Return() {
-    Set todo = roomy_;
+    const auto is_short = [this](int32_t part) {
+      return scratch_.part_tokens[part] < scratch_.equal[part];
+    };
+    Set todo = team_.Where(roomy_, [&](int32_t gpu) {
+      bool any = false;
+      const int32_t end = layer_.first_on_gpu[gpu + 1];
+      EPLB_ROLLED
+      for (int32_t part = layer_.first_on_gpu[gpu]; part < end; ++part) any |= is_short(part);
+      return any;
+    });
     for (int32_t gpu = todo.Lowest(); gpu >= 0; gpu = todo.Lowest()) {
       todo.Remove(gpu);
-      for (int32_t part = layer_.first_on_gpu[gpu];
-           part < layer_.first_on_gpu[gpu + 1] && scratch_.room[gpu] > 0; ++part) {
-        if (scratch_.part_tokens[part] < scratch_.equal[part]) ReturnTo(gpu, part, todo);
+      const int32_t end = layer_.first_on_gpu[gpu + 1];
+      int32_t part = team_.First(layer_.first_on_gpu[gpu], end, is_short);
+      while (part < end && room_.Of(gpu) > 0) {
+        ReturnTo(gpu, part, todo);
+        part = team_.First(part + 1, end, is_short);
       }
     }
   }
 
   EPLB_HOST_DEVICE void ReturnTo(int32_t gpu, int32_t part, Set& todo) {
-    const int32_t expert = layer_.part_expert[part];
-    int64_t wanted = Smaller(scratch_.room[gpu], scratch_.equal[part] - scratch_.part_tokens[part]);
-    for (int32_t i = layer_.first_of_expert[expert];
-         wanted > 0 && i < layer_.first_of_expert[expert + 1]; ++i) {
-      const int32_t other = layer_.expert_part[i];
-      const int64_t tokens = Smaller(wanted, scratch_.part_tokens[other] - scratch_.equal[other]);
-      if (tokens <= 0) continue;
+    const int32_t end = layer_.ring_first[part] + layer_.ring_size[part];
+    Token wanted = Smaller(room_.Of(gpu), scratch_.equal[part] - scratch_.part_tokens[part]);
+    int32_t i = layer_.ring_first[part];
+    while (wanted > 0) {
+      i = team_.First(i, end, [this](int32_t place) {
+        const int32_t other = layer_.expert_part[place];
+        return scratch_.part_tokens[other] > scratch_.equal[other];
+      });
+      if (i == end) return;
+      PathStep<Token> step{};
+      step.out = layer_.expert_part[i];
+      step.in = part;
+      step.gpu = layer_.expert_gpu[i];
+      const Token tokens =
+          Smaller(wanted, scratch_.part_tokens[step.out] - scratch_.equal[step.out]);
       wanted -= tokens;
-      scratch_.part_tokens[other] -= tokens;
-      scratch_.part_tokens[part] += tokens;
-      scratch_.room[gpu] -= tokens;
-      scratch_.room[layer_.expert_gpu[i]] += tokens;
-      todo.Add(layer_.expert_gpu[i]);
+      room_.Increase(gpu, -tokens);
+      room_.Increase(step.gpu, tokens);
+      todo.Add(step.gpu);
+      MoveTokens(step, tokens);
     }
   }
 
-  const SplitLayer& layer_;
-  SplitScratch<kWords> scratch_;
+  const Layer& layer_;
+  const Set* holders_;
+  const Set* neighbours_;
+  Scratch scratch_;
   Team team_;
-  const int64_t* counts_ = nullptr;
-  Set over_ = Set::None();   // above the peak
-  Set roomy_ = Set::None();  // below it
-  Set reached_ = Set::None();
-  Set partial_ = Set::None();  // may have a part without tokens: not all neighbours are steps
-  int64_t pushed_ = 0;         // by PushFrom
-  bool few_ = false;           // an expert has fewer tokens than slots
+  typename Team::template PerGpu<Token, kWords> room_;     // `allowed_` less what it has
+  typename Team::template PerGpu<Token, kWords> allowed_;  // see Raise
+  typename Team::template PerGpu<Set, kWords> steps_;      // see StepsOf
+  const Token* counts_ = nullptr;
+  Set over_ = Set::None();     // above the peak
+  Set roomy_ = Set::None();    // below it
+  Set reached_ = Set::None();  // see FindLevels
+  Set changed_ = Set::None();  // GPUs whose steps may have changed
+  Set partial_ = Set::None();  // GPUs that may have a part without tokens: see NextLevel
+  Token pushed_ = 0;           // by PushFrom
   bool raised_ = false;        // the peak is above the lower bound that FindPeak began with
+  bool few_ = false;           // an expert has fewer tokens than slots
   int32_t num_levels_ = 0;
 };
+
+// Writes the quotas of all slots [S]. The slots of an expert on one GPU take equal shares. Members
+// of the team 0..num_threads-1 call both functions, with a barrier between.
+template <class Layer, class Token>
+EPLB_HOST_DEVICE void WriteQuotas(const Layer& layer, const Token* counts, const Token* part_tokens,
+                                  Token* quotas, int32_t thread, int32_t num_threads) {
+  EPLB_ROLLED
+  for (int32_t slot = thread; slot < layer.num_slots; slot += num_threads) {
+    const int32_t source = layer.slot_source[slot];
+    const Token* const from = (source & 1) != 0 ? part_tokens : counts;  // without a branch
+    quotas[slot] = from[source >> 1];
+  }
+}
+template <class Layer, class Token>
+EPLB_HOST_DEVICE void ShareQuotas(const Layer& layer, Token* quotas, int32_t thread,
+                                  int32_t num_threads) {
+  EPLB_ROLLED
+  for (int32_t i = thread; i < layer.num_shared; i += num_threads) {
+    const auto among = static_cast<Token>(layer.shared_among[i]);
+    Token& quota = quotas[layer.shared_slot[i]];
+    const Token tokens = among == 0 ? 0 : quota;
+    const Token each = among == 0 ? 0 : Quotient(tokens, among);
+    quota = each + (static_cast<Token>(layer.shared_place[i]) < tokens - each * among ? 1 : 0);
+  }
+}
 
 }  // namespace eplb

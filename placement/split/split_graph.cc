@@ -103,11 +103,11 @@ SplitLayerTables SplitLayerBuilder::AppendTo(std::vector<int32_t>& tables, bool 
                                .num_parts = static_cast<int32_t>(expert_gpu_.size()),
                                .num_inner = static_cast<int32_t>(inner_expert_.size()),
                                .num_shared = static_cast<int32_t>(shared_slot_.size())};
-  for (const std::vector<int32_t>* table :  // in the order of SplitTables::Layer
+  for (const std::vector<int32_t>* table :  // in the order of LayerAt
        {&fixed_expert_, &fixed_gpu_,    &expert_,       &num_replicas_, &first_of_expert_,
         &expert_part_,  &expert_gpu_,   &expert_slots_, &slots_before_, &expert_of_,
-        &outer_expert_, &inner_expert_, &first_on_gpu_, &part_expert_,  &part_gpu_,
-        &next_part_,    &slot_source_,  &shared_slot_,  &shared_among_, &shared_place_,
+        &outer_expert_, &inner_expert_, &first_on_gpu_, &ring_first_,   &ring_size_,
+        &part_place_,   &slot_source_,  &shared_slot_,  &shared_among_, &shared_place_,
         &first_slot_,   &replica_slot_}) {
     tables.insert(tables.end(), table->begin(), table->end());
   }
@@ -120,20 +120,16 @@ void SplitLayerBuilder::NumberParts() {
   for (const int32_t gpu : expert_gpu_) ++first_on_gpu_[AsIndex(gpu) + 1];
   std::partial_sum(first_on_gpu_.begin(), first_on_gpu_.end(), first_on_gpu_.begin());
   next_.assign(first_on_gpu_.begin(), first_on_gpu_.end() - 1);
-  for (std::vector<int32_t>* table : {&expert_part_, &part_expert_, &part_gpu_, &next_part_}) {
+  for (std::vector<int32_t>* table : {&expert_part_, &ring_first_, &ring_size_, &part_place_}) {
     table->resize(expert_gpu_.size());
   }
   for (size_t i = 0; i < expert_gpu_.size(); ++i) {
     const int32_t part = next_[AsIndex(expert_gpu_[i])]++;
     expert_part_[i] = part;
-    part_expert_[AsIndex(part)] = expert_of_[i];
-    part_gpu_[AsIndex(part)] = expert_gpu_[i];
-  }
-  for (size_t i = 0; i < expert_part_.size(); ++i) {
-    const size_t expert = AsIndex(expert_of_[i]);
-    const bool is_last = static_cast<int32_t>(i) + 1 == first_of_expert_[expert + 1];
-    const size_t next = is_last ? AsIndex(first_of_expert_[expert]) : i + 1;
-    next_part_[AsIndex(expert_part_[i])] = expert_part_[next];
+    const auto expert = AsIndex(expert_of_[i]);
+    ring_first_[AsIndex(part)] = first_of_expert_[expert];
+    ring_size_[AsIndex(part)] = first_of_expert_[expert + 1] - first_of_expert_[expert];
+    part_place_[AsIndex(part)] = static_cast<int32_t>(i);
   }
 }
 
@@ -150,7 +146,7 @@ void SplitLayerBuilder::FindInner() {
            ++index) {
         const size_t gpu = AsIndex(expert_gpu_[AsIndex(index)]);
         for (int32_t part = first_on_gpu_[gpu]; part < first_on_gpu_[gpu + 1]; ++part) {
-          work(part_expert_[AsIndex(part)]);
+          work(expert_of_[AsIndex(part_place_[AsIndex(part)])]);
         }
       }
     };
@@ -189,10 +185,10 @@ void SplitLayerBuilder::FindShared() {
 SplitLayer SplitLayerBuilder::Finish(std::span<const int64_t> speeds) {
   tables_.clear();
   sizes_ = AppendTo(tables_, /*with_inner=*/false);
-  const SplitTables tables{.num_layers = 1,
-                           .num_experts = static_cast<int32_t>(first_slot_.size()) - 1,
-                           .num_slots = static_cast<int32_t>(gpu_of_slot_.size()),
-                           .num_gpus = static_cast<int32_t>(speeds.size()),
+  const SplitTables tables{.shape = {.num_layers = 1,
+                                     .num_experts = static_cast<int32_t>(first_slot_.size()) - 1,
+                                     .num_slots = static_cast<int32_t>(gpu_of_slot_.size()),
+                                     .num_gpus = static_cast<int32_t>(speeds.size())},
                            .equal_speeds = *std::ranges::max_element(speeds) == 1,
                            .speeds = speeds.data(),
                            .layers = &sizes_,
@@ -206,8 +202,9 @@ absl::Status CheckSplittable(const Placement& placement, const BatchSplitOptions
     return InvalidInput("an EP group of ", num_gpus, " GPUs, batches are split over at most ",
                         SplitGraph::kMaxGpus);
   }
-  if (!(options.slack >= 0 && options.slack <= 1)) {
-    return InvalidInput("slack is ", options.slack, ", expected 0..1");
+  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, double>>{
+           {"slack", options.slack}, {"tolerance", options.tolerance}}) {
+    if (!(value >= 0 && value <= 1)) return InvalidInput(name, " is ", value, ", expected 0..1");
   }
   if (options.speeds == nullptr) return absl::OkStatus();
   if (options.speeds->num_gpus() != num_gpus) {
@@ -226,9 +223,18 @@ absl::StatusOr<SplitGraph> SplitGraph::Make(const Placement& placement,
   EPLB_RETURN_IF_ERROR(CheckSplittable(placement, options));
   const Topology& topology = placement.topology();
   SplitGraph graph;
-  graph.num_experts_ = topology.num_experts();
-  graph.num_slots_ = topology.num_slots();
-  graph.slack_ = static_cast<int64_t>(options.slack * static_cast<double>(kSplitSlackUnit));
+  graph.shape_ = {.num_layers = topology.num_layers(),
+                  .num_experts = topology.num_experts(),
+                  .num_slots = topology.num_slots(),
+                  .num_gpus = topology.num_gpus()};
+  for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+    graph.shape_.max_slots_of_gpu =
+        std::max(graph.shape_.max_slots_of_gpu, topology.SlotsOf(GpuId{gpu}));
+  }
+  const auto units = [](double part) {
+    return static_cast<int64_t>(part * static_cast<double>(kSplitSlackUnit));
+  };
+  graph.margins_ = {.slack = units(options.slack), .tolerance = units(options.tolerance)};
   const GpuSpeeds equal = GpuSpeeds::Equal(topology.num_gpus());
   graph.speeds_ = SplitSpeeds((options.speeds == nullptr ? equal : *options.speeds).speeds());
   SplitLayerBuilder builder(topology);
@@ -243,21 +249,13 @@ absl::StatusOr<SplitGraph> SplitGraph::Make(const Placement& placement,
 }
 
 SplitTables SplitGraph::Tables() const {
-  SplitTables tables{.num_layers = num_layers(),
-                     .num_experts = num_experts_,
-                     .num_slots = num_slots_,
-                     .num_gpus = num_gpus(),
-                     .equal_speeds = *std::ranges::max_element(speeds_) == 1,
-                     .slack = slack_,
-                     .num_tables = std::ssize(tables_),
-                     .speeds = speeds_.data(),
-                     .layers = layers_.data(),
-                     .tables = tables_.data()};
-  for (const SplitLayerTables& sizes : layers_) {
-    tables.max_parts = std::max(tables.max_parts, sizes.num_parts);
-    tables.max_replicated = std::max(tables.max_replicated, sizes.num_replicated);
-  }
-  return tables;
+  return {.shape = shape_,
+          .equal_speeds = *std::ranges::max_element(speeds_) == 1,
+          .margins = margins_,
+          .num_tables = std::ssize(tables_),
+          .speeds = speeds_.data(),
+          .layers = layers_.data(),
+          .tables = tables_.data()};
 }
 
 }  // namespace eplb

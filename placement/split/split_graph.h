@@ -20,6 +20,9 @@ struct BatchSplitOptions {
   // Part of the least maximum [0, 1] by which a GPU may exceed it, so that fewer tokens leave the
   // slots of equal shares. Rounded to 20 bits.
   double slack = 0;
+  // Fraction of the least maximum by which the search may end above it [0, 1]. 0 finds the least
+  // maximum. A small tolerance saves most of the moves of a hard batch. Rounded to 20 bits.
+  double tolerance = 0;
 };
 
 // Returns the speeds as integers relative to the fastest one. All equal speeds are exactly 1, so
@@ -57,8 +60,8 @@ class SplitLayerBuilder {
   // Tables of SplitLayer.
   std::vector<int32_t> fixed_expert_, fixed_gpu_, expert_, num_replicas_, first_of_expert_,
       expert_part_, expert_gpu_, expert_slots_, slots_before_, expert_of_, outer_expert_,
-      inner_expert_, first_on_gpu_, part_expert_, part_gpu_, next_part_, slot_source_, shared_slot_,
-      shared_among_, shared_place_, first_slot_, replica_slot_;
+      inner_expert_, first_on_gpu_, ring_first_, ring_size_, part_place_, slot_source_,
+      shared_slot_, shared_among_, shared_place_, first_slot_, replica_slot_;
   std::vector<int32_t> place_;  // [S], index among the expert's slots on the GPU
   // The layer that Finish returned.
   std::vector<int32_t> tables_;
@@ -75,25 +78,24 @@ class SplitGraph {
   static constexpr int32_t kMaxGpus = SplitSolver::kMaxGpus;
 
   // errors: InvalidArgument for more than kMaxGpus GPUs, speeds of another number of GPUs, an
-  // expert on an unusable GPU, and a slack outside [0, 1]. cost: O(L * (E + S * S / G)), memory of
-  // about 50 bytes a slot.
+  // expert on an unusable GPU, and a slack or tolerance outside [0, 1]. cost: O(L * (E + S * S /
+  // G)), memory of about 50 bytes a slot.
   static absl::StatusOr<SplitGraph> Make(const Placement& placement,
                                          const BatchSplitOptions& options = {});
 
-  int32_t num_layers() const { return static_cast<int32_t>(layers_.size()); }
-  int32_t num_experts() const { return num_experts_; }
-  int32_t num_slots() const { return num_slots_; }
-  int32_t num_gpus() const { return static_cast<int32_t>(speeds_.size()); }
-  int64_t slack() const { return slack_; }  // in kSplitSlackUnit
+  int32_t num_layers() const { return shape_.num_layers; }
+  int32_t num_experts() const { return shape_.num_experts; }
+  int32_t num_slots() const { return shape_.num_slots; }
+  int32_t num_gpus() const { return shape_.num_gpus; }
+  const SplitMargins& margins() const { return margins_; }
   std::span<const int64_t> speeds() const { return speeds_; }
   // Views of the graph, which outlives them.
   SplitTables Tables() const;
   SplitLayer Layer(LayerId layer) const { return Tables().Layer(layer.value); }
 
  private:
-  int32_t num_experts_ = 0;
-  int32_t num_slots_ = 0;
-  int64_t slack_ = 0;
+  SplitShape shape_;
+  SplitMargins margins_;
   std::vector<int64_t> speeds_;  // [G]
   std::vector<SplitLayerTables> layers_;
   std::vector<int32_t> tables_;

@@ -9,79 +9,86 @@
 
 namespace eplb {
 
-// Arrays that SplitBody works on.
-template <int kWords>
-struct SplitScratch {
-  int64_t* part_tokens = nullptr;        // by part
-  int64_t* equal = nullptr;              // by part, tokens under equal shares
-  int64_t* each = nullptr;               // [num_replicated], tokens of each slot at equal shares
-  int64_t* rest = nullptr;               // [num_replicated], number of slots that have one more
-  int64_t* above = nullptr;              // [num_replicated]: SplitBody::ShareEqually
-  int64_t* fixed = nullptr;              // [G]
-  int64_t* room = nullptr;               // [G]
-  int64_t* limit = nullptr;              // [G + 1], by step of a path: SplitBody::PushFrom
-  int64_t* pushed_before = nullptr;      // [G + 1], by step of a path
-  GpuSet<kWords>* holders = nullptr;     // [num_replicated], found once for a placement
-  GpuSet<kWords>* neighbours = nullptr;  // [G], GPUs that share an expert; once for a placement
-  GpuSet<kWords>* steps = nullptr;       // [G], GPUs to which tokens of the GPU can move
-  GpuSet<kWords>* levels = nullptr;      // [G + 1], GPUs by their distance from room
-  int32_t* path = nullptr;               // [G + 1], GPUs
-  int32_t* path_out = nullptr;           // [G + 1], the part that tokens leave at each step
-  int32_t* path_in = nullptr;            // [G + 1], the part that they enter
+// Hands out arrays of a piece of memory, one after the other, each aligned to 8 bytes.
+class Carver {
+ public:
+  EPLB_HOST_DEVICE explicit Carver(std::byte* memory) : begin_(memory), next_(memory) {}
+
+  template <class T>
+  EPLB_HOST_DEVICE T* Take(int64_t count) {
+    auto* const begin = reinterpret_cast<T*>(next_);
+    next_ += (count * static_cast<int64_t>(sizeof(T)) + 7) / 8 * 8;
+    return begin;
+  }
+  EPLB_HOST_DEVICE void Align(int64_t bytes) { next_ += (bytes - taken() % bytes) % bytes; }
+  EPLB_HOST_DEVICE int64_t taken() const { return next_ - begin_; }
+
+ private:
+  std::byte* begin_;
+  std::byte* next_;
 };
 
-// Sizes of a layer, or the largest of several layers.
+// Returns the bytes of all arrays that `carve` takes from a Carver.
+template <class Carve>
+int64_t CarvedBytes(const Carve& carve) {
+  alignas(8) std::byte nowhere[8];  // is neither read nor written
+  Carver carver(nowhere);
+  carve(carver);
+  return carver.taken();
+}
+
+// One step of a path from a GPU above the peak to room.
+template <class Token>
+struct PathStep {
+  Token limit;          // the most that may be pushed in all while the path has this step
+  Token pushed_before;  // tokens that were pushed before the step began
+  int32_t gpu;          // GPU that the step leaves
+  int32_t out;          // the part that tokens leave
+  int32_t in;           // the part that they enter
+};
+
+// Arrays that SplitBody works on.
+template <int kWords, class Token>
+struct SplitScratch {
+  Token* part_tokens;      // by part
+  Token* equal;            // by part, tokens under equal shares
+  Token* each;             // [num_replicated], tokens of each slot at equal shares
+  Token* rest;             // [num_replicated], number of slots that have one more
+  Token* above;            // [num_replicated]: SplitBody::ShareEqually
+  Token* fixed;            // [G], tokens of fixed experts
+  Token* load;             // [G], tokens at equal shares
+  PathStep<Token>* path;   // [G]
+  GpuSet<kWords>* levels;  // [G + 1], GPUs by their distance from room
+  Token* room;             // [G], unless the team keeps it in registers
+  Token* allowed;          // [G], in registers where `room` is
+  GpuSet<kWords>* steps;   // [G], in registers where `room` is
+};
+
+// Sizes of a layer, or bounds of several layers.
 struct SplitSizes {
   int32_t num_gpus = 0;
   int32_t num_parts = 0;
   int32_t num_replicated = 0;
 };
 
-// Words of a set of GPUs for which SplitBody is compiled.
-EPLB_HOST_DEVICE inline int32_t NumSetWords(int32_t num_gpus) {
-  if (num_gpus <= GpuSet<1>::kMaxGpus) return 1;
-  return num_gpus <= GpuSet<4>::kMaxGpus ? 4 : 16;
-}
-
-// Bytes of one layer's scratch memory, a multiple of 8.
-EPLB_HOST_DEVICE inline int64_t ScratchBytesOf(const SplitSizes& sizes, int32_t num_words) {
-  const int64_t replicated = sizes.num_replicated;
-  const int64_t gpus = sizes.num_gpus;
-  const int64_t sets = (replicated + 3 * gpus + 1) * num_words;
-  const int64_t paths = 2 * (gpus + 1);  // three of 4 bytes an entry, rounded up
-  return 8 * (2 * int64_t{sizes.num_parts} + 3 * replicated + 4 * gpus + 2 + sets + paths);
-}
-
-// memory: ScratchBytesOf, aligned to 8 bytes.
-template <int kWords>
-EPLB_HOST_DEVICE SplitScratch<kWords> CarveScratch(const SplitSizes& sizes, std::byte* memory) {
-  static_assert(sizeof(GpuSet<kWords>) == kWords * sizeof(int64_t));
-  auto* next = reinterpret_cast<int64_t*>(memory);
-  const auto take = [&next](int64_t count) {
-    int64_t* const begin = next;
-    next += count;
-    return begin;
-  };
-  const auto take_sets = [&take](int64_t count) {
-    return reinterpret_cast<GpuSet<kWords>*>(take(count * kWords));
-  };
-  SplitScratch<kWords> scratch;
-  scratch.part_tokens = take(sizes.num_parts);
-  scratch.equal = take(sizes.num_parts);
-  scratch.each = take(sizes.num_replicated);
-  scratch.rest = take(sizes.num_replicated);
-  scratch.above = take(sizes.num_replicated);
-  scratch.fixed = take(sizes.num_gpus);
-  scratch.room = take(sizes.num_gpus);
-  scratch.limit = take(sizes.num_gpus + 1);
-  scratch.pushed_before = take(sizes.num_gpus + 1);
-  scratch.holders = take_sets(sizes.num_replicated);
-  scratch.neighbours = take_sets(sizes.num_gpus);
-  scratch.steps = take_sets(sizes.num_gpus);
-  scratch.levels = take_sets(sizes.num_gpus + 1);
-  scratch.path = reinterpret_cast<int32_t*>(next);
-  scratch.path_out = scratch.path + sizes.num_gpus + 1;
-  scratch.path_in = scratch.path_out + sizes.num_gpus + 1;
+// in_registers: the team keeps `room`, `allowed` and `steps` there.
+template <int kWords, class Token>
+EPLB_HOST_DEVICE SplitScratch<kWords, Token> CarveScratch(const SplitSizes& sizes, Carver& carver,
+                                                          bool in_registers = false) {
+  SplitScratch<kWords, Token> scratch;
+  scratch.part_tokens = carver.Take<Token>(sizes.num_parts);
+  scratch.equal = carver.Take<Token>(sizes.num_parts);
+  scratch.each = carver.Take<Token>(sizes.num_replicated);
+  scratch.rest = carver.Take<Token>(sizes.num_replicated);
+  scratch.above = carver.Take<Token>(sizes.num_replicated);
+  scratch.fixed = carver.Take<Token>(sizes.num_gpus);
+  scratch.load = carver.Take<Token>(sizes.num_gpus);
+  scratch.path = carver.Take<PathStep<Token>>(sizes.num_gpus);
+  scratch.levels = carver.Take<GpuSet<kWords>>(sizes.num_gpus + 1);
+  const int32_t in_memory = in_registers ? 0 : sizes.num_gpus;
+  scratch.room = carver.Take<Token>(in_memory);
+  scratch.allowed = carver.Take<Token>(in_memory);
+  scratch.steps = carver.Take<GpuSet<kWords>>(in_memory);
   return scratch;
 }
 

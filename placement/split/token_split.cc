@@ -80,7 +80,7 @@ absl::StatusOr<RealMatrix> SplitOptimally(const Load& load, const Placement& pla
       builder.Add(placement.ReplicasOf(LayerId{layer}, ExpertId{expert}));
     }
     solver->Prepare(builder.Finish(integer_speeds));
-    (void)solver->Solve(counts.data(), 0, {.quotas = quotas.data()});
+    (void)solver->Solve(counts.data(), {}, {.quotas = quotas.data()});
     const std::span<double> row(&shares(layer, 0), quotas.size());
     for (int32_t expert = 0; expert < topology.num_experts(); ++expert) {
       WriteShares(placement.ReplicasOf(LayerId{layer}, ExpertId{expert}), quotas,

@@ -1,8 +1,8 @@
 // Times the kernels on a GPU, one JSON object a line: the batched row copy with and without
 // checksums against cudaMemcpyAsync of the same rows; count, route and both in one pass, beside a
-// copy of the same bytes; routing by quota; and the split of one layer. Repetitions are in one
-// captured graph, so that the times are the device's; latency_us is one launch from the host and
-// the wait for it. Medians. Figures that have a target are judged on a line each, by
+// copy of the same bytes; routing by quota; and the split of each of 58 layers. Repetitions are in
+// one captured graph, so that the times are the device's; latency_us is one launch from the host
+// and the wait for it. Medians. Figures that have a target are judged on a line each, by
 // what the device can reach; with --check a miss is exit 1. Exit 77 without a usable GPU.
 #include <algorithm>
 #include <chrono>
@@ -309,43 +309,90 @@ absl::StatusOr<Targets> MeasureQuotaRoute(int64_t num_tokens, cudaStream_t strea
 }
 
 // 58 layers of 256 experts on the placement of `deepseek` for their popularity, and a batch around
-// it.
-absl::StatusOr<Targets> MeasureSplit(int32_t num_slots, int32_t num_gpus, cudaStream_t stream) {
-  constexpr int32_t kLayers = 58;
-  constexpr int32_t kExperts = 256;
+// it: arrays on the device. Each source has an equal part of each count.
+struct SplitLayers {
+  static constexpr int32_t kLayers = 58;
+  static constexpr int32_t kExperts = 256;
+
+  SplitArgs args;
+  DeviceMemory tables, counts, quotas, own, refused;
+};
+
+absl::StatusOr<SplitLayers> MakeSplitLayers(const SplitGraph& graph, const LoadMatrix& batch,
+                                            int32_t num_sources) {
+  std::vector<int64_t> parts;
+  for (int32_t source = 0; source < num_sources; ++source) {
+    for (const int64_t count : batch.reshaped<Eigen::RowMajor>()) {
+      parts.push_back(count / num_sources + (source < count % num_sources ? 1 : 0));
+    }
+  }
+  const SplitShape& shape = graph.Tables().shape;
+  std::vector<std::byte> packed(static_cast<size_t>(SplitTableBytes(shape)));
+  EPLB_RETURN_IF_ERROR(PackSplitTables(graph.Tables(), packed));
+  SplitLayers layers;
+  EPLB_ASSIGN_OR_RETURN(layers.tables, ToDevice(packed));
+  EPLB_ASSIGN_OR_RETURN(layers.counts, ToDevice(parts));
+  EPLB_ASSIGN_OR_RETURN(layers.quotas, MakeDeviceMemory(int64_t{8} * shape.num_slots));
+  EPLB_ASSIGN_OR_RETURN(layers.own, MakeDeviceMemory(int64_t{8} * shape.num_slots));
+  EPLB_ASSIGN_OR_RETURN(layers.refused, MakeDeviceMemory(sizeof(int32_t)));
+  layers.args = {.shape = shape,
+                 .tables = static_cast<const std::byte*>(layers.tables.get()),
+                 .num_layers = 1,
+                 .num_sources = num_sources,
+                 .quotas = static_cast<int64_t*>(layers.quotas.get()),
+                 .refused = static_cast<int32_t*>(layers.refused.get()),
+                 .source = num_sources / 2};
+  return layers;
+}
+
+struct SplitConfig {
+  int32_t num_slots;
+  int32_t num_gpus;
+  int32_t num_sources;
+  bool with_own;
+  double tolerance;
+};
+
+// Splits each layer by a launch of its own. The counts of a layer are those of an all-gather of
+// this layer alone.
+absl::StatusOr<Targets> MeasureSplit(const SplitConfig& config, cudaStream_t stream) {
+  constexpr int32_t kLayers = SplitLayers::kLayers;
+  constexpr int32_t kExperts = SplitLayers::kExperts;
   const Load popularity = bench::MakeLoad(kLayers, kExperts);
   EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = kLayers,
                                                                  .num_experts = kExperts,
-                                                                 .num_slots = num_slots,
-                                                                 .num_gpus = num_gpus}));
+                                                                 .num_slots = config.num_slots,
+                                                                 .num_gpus = config.num_gpus}));
   EPLB_ASSIGN_OR_RETURN(const Placement placement,
                         MakeDeepseekPolicy({})->Solve({.load = popularity, .topology = topology}));
-  EPLB_ASSIGN_OR_RETURN(const SplitGraph graph, SplitGraph::Make(placement));
+  EPLB_ASSIGN_OR_RETURN(const SplitGraph graph,
+                        SplitGraph::Make(placement, {.tolerance = config.tolerance}));
   const LoadMatrix batch = bench::BatchAround(popularity, 0.2);
-  const std::vector<int64_t> counts(batch.data(), batch.data() + batch.size());
-  std::vector<std::byte> packed(static_cast<size_t>(SplitTableBytes(graph.Tables())));
-  PackSplitTables(graph.Tables(), packed);
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory tables, ToDevice(packed));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory on_device, ToDevice(counts));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory quotas,
-                        MakeDeviceMemory(int64_t{8} * kLayers * num_slots));
-  EPLB_ASSIGN_OR_RETURN(const DeviceMemory refused, MakeDeviceMemory(int64_t{4} * kLayers));
-  SplitArgs args{.tables = SplitTablesAt(graph.Tables(), tables.get()),
-                 .num_layers = kLayers,
-                 .counts = static_cast<const int64_t*>(on_device.get()),
-                 .quotas = static_cast<int64_t*>(quotas.get()),
-                 .refused = static_cast<int32_t*>(refused.get())};
-  constexpr int kRepetitions = 100;
-  const Work launch = [&args](cudaStream_t s) { return LaunchSplit(args, s); };
-  EPLB_ASSIGN_OR_RETURN(const double all_us, DeviceTime(launch, kRepetitions, stream));
-  args.num_layers = 1;
-  EPLB_ASSIGN_OR_RETURN(const double one_us, DeviceTime(launch, kRepetitions, stream));
-  EPLB_ASSIGN_OR_RETURN(const double latency_us, Latency(launch, stream));
+  std::vector<double> times;
+  for (int32_t layer = 0; layer < kLayers; ++layer) {
+    const LoadMatrix row = batch.row(layer);
+    EPLB_ASSIGN_OR_RETURN(SplitLayers layers, MakeSplitLayers(graph, row, config.num_sources));
+    layers.args.first_layer = layer;
+    layers.args.counts = static_cast<const int64_t*>(layers.counts.get());
+    if (config.with_own) layers.args.own = static_cast<int64_t*>(layers.own.get());
+    constexpr int kRepetitions = 20;
+    EPLB_ASSIGN_OR_RETURN(const double time,
+                          DeviceTime([&](cudaStream_t s) { return LaunchSplit(layers.args, s); },
+                                     kRepetitions, stream));
+    times.push_back(time);
+  }
+  std::sort(times.begin(), times.end());
+  const double p50 = times[times.size() / 2];
+  const double p90 = times[times.size() * 9 / 10];
   absl::PrintF(
-      "{\"bench\": \"split\", \"experts\": %d, \"slots\": %d, \"gpus\": %d, \"layers\": %d, "
-      "\"one_layer_us\": %.2f, \"all_layers_us\": %.2f, \"latency_us\": %.2f}\n",
-      kExperts, num_slots, num_gpus, kLayers, one_us, all_us, latency_us);
-  return Targets{bench::SplitTarget(num_gpus, one_us)};
+      "{\"bench\": \"split\", \"timed\": \"one of 20 launches of a layer in a graph\", "
+      "\"experts\": %d, \"slots\": %d, \"gpus\": %d, \"sources\": %d, \"own\": %v, "
+      "\"tolerance\": %.2f, \"layers\": %d, \"p50_us\": %.2f, \"p90_us\": %.2f, "
+      "\"max_us\": %.2f}\n",
+      kExperts, config.num_slots, config.num_gpus, config.num_sources, config.with_own,
+      config.tolerance, kLayers, p50, p90, times.back());
+  if (!config.with_own) return Targets{};
+  return bench::SplitTargets(config.num_gpus, config.tolerance, p50, times.back());
 }
 
 // Adds what a measurement is held to, if it could be made.
@@ -367,6 +414,19 @@ absl::Status MeasureRoutes(Targets& all, cudaStream_t stream) {
   return absl::OkStatus();
 }
 
+absl::Status MeasureSplits(Targets& all, cudaStream_t stream) {
+  for (const auto& [num_slots, num_gpus] : {std::pair{288, 32}, {384, 64}}) {
+    for (const double tolerance : {0.0, 0.01}) {
+      for (const auto& [num_sources, with_own] :
+           {std::pair{1, false}, {num_gpus, false}, {num_gpus, true}}) {
+        EPLB_RETURN_IF_ERROR(Add(
+            MeasureSplit({num_slots, num_gpus, num_sources, with_own, tolerance}, stream), all));
+      }
+    }
+  }
+  return absl::OkStatus();
+}
+
 absl::Status MeasureAll(Targets& all) {
   EPLB_ASSIGN_OR_RETURN(const Stream stream, MakeStream());
   constexpr int64_t kExpertBytes = 44'040'192;  // an expert of DeepSeek-V3 in fp8
@@ -375,9 +435,7 @@ absl::Status MeasureAll(Targets& all) {
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1, kExpertBytes, stream.get()), all));
   EPLB_RETURN_IF_ERROR(Add(MeasureCopy(1024, kScaleBytes, stream.get()), all));
   EPLB_RETURN_IF_ERROR(MeasureRoutes(all, stream.get()));
-  EPLB_RETURN_IF_ERROR(Add(MeasureSplit(288, 32, stream.get()), all));
-  EPLB_RETURN_IF_ERROR(Add(MeasureSplit(384, 64, stream.get()), all));
-  return absl::OkStatus();
+  return MeasureSplits(all, stream.get());
 }
 
 int Run(bool check) {

@@ -23,8 +23,9 @@ inline constexpr double kMostRouteUs4096 = 3;
 inline constexpr double kMostRouteUs131072 = 4.5;
 inline constexpr double kMostQuotaRouteUs4096 = 6;
 inline constexpr double kMostQuotaRouteUs131072 = 15;
-inline constexpr double kMostSplitUs32 = 20;  // microseconds of a layer on 32 GPUs
-inline constexpr double kMostSplitUs64 = 50;  // and on 64
+// Microseconds of a layer's split on up to 32 GPUs, and on more: the median and the slowest layer.
+inline constexpr double kMostSplitUs32[] = {6, 30};
+inline constexpr double kMostSplitUs64[] = {30, 90};
 inline constexpr double kMostLoopSlowdown = 0.01;
 
 struct Target {
@@ -103,10 +104,13 @@ inline std::vector<Target> QuotaRouteTargets(int64_t num_tokens, int32_t top_k, 
            num_tokens == 4096 ? kMostQuotaRouteUs4096 : kMostQuotaRouteUs131072}};
 }
 
-// A layer that is split alone: what a batch waits for.
-inline Target SplitTarget(int32_t num_gpus, double one_layer_us) {
-  return {absl::StrFormat("split of a layer over %d GPUs", num_gpus), "one_layer_us", one_layer_us,
-          num_gpus <= 32 ? kMostSplitUs32 : kMostSplitUs64};
+// Layers that are split alone, with the counts of all sources and the quotas of one of them.
+inline std::vector<Target> SplitTargets(int32_t num_gpus, double tolerance, double p50_us,
+                                        double max_us) {
+  const std::string what =
+      absl::StrFormat("split of a layer over %d GPUs, tolerance %.2f", num_gpus, tolerance);
+  const auto& most = num_gpus <= 32 ? kMostSplitUs32 : kMostSplitUs64;
+  return {{what, "p50_us", p50_us, most[0]}, {what, "max_us", max_us, most[1]}};
 }
 
 inline Target LoopTarget(double slowdown) {

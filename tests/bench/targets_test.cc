@@ -58,11 +58,11 @@ TEST(TargetsTest, WhatADeviceCannotReachIsAWarningUpToWhatASoundBuildReaches) {
 }
 
 TEST(TargetsTest, AFigureWithoutATolerationIsMissedOnAKnownDeviceAndAWarningOnAnother) {
-  EXPECT_EQ(VerdictOn(OnDevice({SplitTarget(64, 51)}, "NVIDIA H200")[0]), Verdict::kMissed);
-  EXPECT_EQ(VerdictOn(OnDevice({SplitTarget(64, 51)}, "NVIDIA A100-SXM4-80GB")[0]),
+  EXPECT_EQ(VerdictOn(OnDevice(SplitTargets(64, 0, 30, 91), "NVIDIA H200")[1]), Verdict::kMissed);
+  EXPECT_EQ(VerdictOn(OnDevice(SplitTargets(64, 0, 30, 91), "NVIDIA A100-SXM4-80GB")[1]),
             Verdict::kWarning);
   const Target unknown =
-      OnDevice({SplitTarget(64, std::numeric_limits<double>::quiet_NaN())}, "NVIDIA L40S")[0];
+      OnDevice(SplitTargets(64, 0, std::numeric_limits<double>::quiet_NaN(), 0), "NVIDIA L40S")[0];
   EXPECT_EQ(VerdictOn(unknown), Verdict::kMissed);
 }
 

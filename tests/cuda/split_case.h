@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <numeric>
 #include <span>
 #include <vector>
 
@@ -33,14 +34,22 @@ struct SplitResults {
 class SplitCase {
  public:
   SplitCase(eplb::Random& random, const Topology& topology)
-      : placement_(eplb::RandomPlacement(random, topology)),
-        graph_(MakeGraph(random)),
-        num_sources_(topology.num_gpus()) {
+      : SplitCase(random, eplb::RandomPlacement(random, topology), /*may_add_gpus=*/true) {}
+  // May put unusable GPUs between those of the placement.
+  SplitCase(eplb::Random& random, const Placement& placement, bool may_add_gpus = false)
+      : placement_(placement),
+        graph_(MakeGraph(random, may_add_gpus)),
+        tables_(Packed(graph_.Tables())),
+        num_sources_(placement.topology().num_gpus()) {
+    const Topology& topology = placement_.topology();
     const auto num_experts = static_cast<size_t>(topology.num_experts());
     counts_.resize(static_cast<size_t>(num_sources_) * static_cast<size_t>(num_layers()) *
                    num_experts);
     for (size_t layer = 0; layer < static_cast<size_t>(num_layers()); ++layer) {
-      const std::vector<int64_t> sums = eplb::RandomCounts(random, topology.num_experts());
+      std::vector<int64_t> sums = eplb::RandomCounts(random, topology.num_experts());
+      while (std::reduce(sums.begin(), sums.end()) > kMaxNarrowTokens) {
+        for (int64_t& sum : sums) sum /= 16;
+      }
       for (size_t expert = 0; expert < num_experts; ++expert) {
         // A third to each of three sources, and the rest to the first.
         for (int part = 0; part < 3; ++part) {
@@ -58,9 +67,12 @@ class SplitCase {
   std::vector<int64_t>& counts() { return counts_; }
   const std::vector<int64_t>& counts() const { return counts_; }
 
+  const std::vector<TableUnit>& tables() const { return tables_; }
+
   // Arguments for all layers, for the last source.
   SplitArgs ArgsFor(SplitResults& results) const {
-    return {.tables = graph_.Tables(),
+    return {.shape = graph_.Tables().shape,
+            .tables = reinterpret_cast<const std::byte*>(tables_.data()),
             .num_layers = num_layers(),
             .counts = counts_.data(),
             .num_sources = num_sources_,
@@ -102,11 +114,24 @@ class SplitCase {
   }
 
  private:
-  SplitGraph MakeGraph(eplb::Random& random) {
-    auto [placement, speeds] = eplb::WithRandomSpeeds(random, placement_);
-    placement_ = placement;
+  SplitGraph MakeGraph(eplb::Random& random, bool may_add_gpus) {
+    const int32_t num_gpus = placement_.topology().num_gpus();
+    eplb::RandomGpus gpus = eplb::WithRandomSpeeds(random, placement_);
+    while (!may_add_gpus && gpus.placement.topology().num_gpus() > num_gpus) {
+      gpus = eplb::WithRandomSpeeds(random, placement_);
+    }
+    placement_ = gpus.placement;
     const double slack = eplb::Pick(random, 0, 1) == 0 ? 0.01 : 0;
-    return *SplitGraph::Make(placement_, {.speeds = &speeds, .slack = slack});
+    const double tolerance = eplb::Pick(random, 0, 2) == 0 ? 0.02 : 0;
+    return *SplitGraph::Make(placement_,
+                             {.speeds = &gpus.speeds, .slack = slack, .tolerance = tolerance});
+  }
+
+  static std::vector<TableUnit> Packed(const SplitTables& tables) {
+    std::vector<TableUnit> units(static_cast<size_t>(SplitTableBytes(tables.shape)) /
+                                 sizeof(TableUnit));
+    EXPECT_TRUE(PackSplitTables(tables, std::as_writable_bytes(std::span(units))).ok());
+    return units;
   }
 
   size_t Row(size_t source, size_t layer) const {
@@ -116,6 +141,7 @@ class SplitCase {
 
   Placement placement_;
   SplitGraph graph_;
+  std::vector<TableUnit> tables_;
   int32_t num_sources_;
   std::vector<int64_t> counts_;  // [num_sources, num_layers, num_experts]
 };

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -78,25 +79,59 @@ TEST(SplitOnHostTest, CountsThatCannotBeSplitRefuseTheirLayerAlone) {
     return results.refused[0];
   };
   EXPECT_EQ(refused(3, -1), 3);
-  EXPECT_EQ(refused(5, kMaxSplitTokens + 1), 5);
+  EXPECT_EQ(refused(5, kMaxNarrowTokens + 1), 5);
   EXPECT_EQ(refused(5, INT64_MAX), 5);
   std::fill(c.counts().begin(), c.counts().end(), 1);
-  EXPECT_EQ(refused(2, kMaxSplitTokens - 8), 8) << "the sum is too large, no expert's count";
+  EXPECT_EQ(refused(2, kMaxNarrowTokens - 8), 8) << "the sum is too large, no expert's count";
+}
+
+// The largest batch of the largest EP group: its numbers of 32 bits must not overflow, whatever the
+// speeds and margins are.
+TEST(SplitOnHostTest, TheLargestSumHasTheBitsOfBatchSplitterToo) {
+  Random random(504);
+  for (int i = 0; i < 50 && !HasFailure(); ++i) {
+    SplitCase c(
+        random,
+        eplb::RandomPlacement(
+            random, *Topology::Make(
+                        {.num_layers = 4, .num_experts = 8, .num_slots = 256, .num_gpus = 128})));
+    std::fill(c.counts().begin(), c.counts().end(), 0);
+    for (size_t layer = 0; layer < 4; ++layer) {
+      const int64_t others = layer == 0 ? 0 : kMaxNarrowTokens >> (4 * layer);
+      for (size_t expert = 0; expert < 8; ++expert) c.counts()[8 * layer + expert] = others;
+      c.counts()[8 * layer + layer] += kMaxNarrowTokens - 8 * others;
+    }
+    SplitResults results(c);
+    ASSERT_TRUE(SplitOnHost(c.ArgsFor(results)).ok());
+    EXPECT_EQ(results, c.Expected(c.num_sources() - 1));
+  }
+}
+
+// The bounds must hold a layer in which each expert is on all GPUs, and one of fixed experts.
+TEST(SplitTablesTest, TheBoundsOfAShapeHoldItsFullestPlacements) {
+  Random random(505);
+  for (int32_t num_gpus = 1; num_gpus <= 128; num_gpus *= 2) {
+    const Topology topology = *Topology::Make(
+        {.num_layers = 1, .num_experts = 4, .num_slots = 4 * num_gpus, .num_gpus = num_gpus});
+    std::vector<int32_t> slots;
+    for (int32_t slot = 0; slot < topology.num_slots(); ++slot) slots.push_back(slot % 4);
+    const SplitGraph graph = *SplitGraph::Make(*Placement::FromSlots(
+        topology, Eigen::Map<const IndexMatrix>(slots.data(), 1, topology.num_slots())));
+    const SplitTables tables = graph.Tables();
+    EXPECT_LE(tables.num_tables, MaxTableNumbers(tables.shape));
+    EXPECT_LE(tables.layers[0].num_parts, LargestSizes(tables.shape).num_parts);
+    EXPECT_LE(tables.layers[0].num_replicated, LargestSizes(tables.shape).num_replicated);
+  }
 }
 
 TEST(SplitTablesTest, SharedMemoryHoldsALayerOfUsualShapes) {
-  Random random(505);
-  const auto bytes = [&](int32_t num_experts, int32_t num_slots, int32_t num_gpus) {
-    const SplitCase c(random, *Topology::Make({.num_layers = 1,
-                                               .num_experts = num_experts,
-                                               .num_slots = num_slots,
-                                               .num_gpus = num_gpus}));
-    SplitResults results(c);
-    return SplitScratchBytes(c.ArgsFor(results).tables, 1);
+  int64_t own = 0;
+  const auto bytes = [&](const SplitShape& shape) {
+    return SplitSharedBytes({.shape = shape, .own = &own});
   };
-  EXPECT_EQ(bytes(256, 288, 32), 0);
-  EXPECT_EQ(bytes(256, 384, 64), 0);
-  EXPECT_GT(bytes(512, 2048, 128), 48 * 1024);
+  EXPECT_LE(bytes({58, 256, 288, 32, 9}), 14 * 1024);
+  EXPECT_LE(bytes({58, 256, 384, 64, 6}), 26 * 1024);
+  EXPECT_LE(bytes({58, 256, 512, 128, 4}), 48 * 1024);
 }
 
 TEST(CheckSplitArgsTest, RefusalNamesTheNumber) {
@@ -119,10 +154,17 @@ TEST(CheckSplitArgsTest, RefusalNamesTheNumber) {
   bad.num_layers = 0;
   EXPECT_TRUE(CheckSplitArgs(bad).ok()) << "no work needs no pointer";
   bad = good;
-  bad.tables.num_gpus = 129;
+  bad.shape.num_gpus = 129;
   EXPECT_EQ(CheckSplitArgs(bad).message(),
             "split over 129 GPUs by the kernel, expected 1..128; BatchSplitter splits over more on "
             "the CPU");
+  bad.shape = {.num_layers = 1,
+               .num_experts = 512,
+               .num_slots = 2048,
+               .num_gpus = 128,
+               .max_slots_of_gpu = 16};
+  EXPECT_THAT(CheckSplitArgs(bad).message(),
+              HasSubstr("512 experts in 2048 slots by the kernel needs "));
 }
 
 }  // namespace

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <memory>
 #include <vector>
 
@@ -25,10 +26,11 @@ IntegerSplitProblem ProblemOf(const Placement& placement, const SplitGraph& grap
   return problem;
 }
 
-// Quotas are whole tokens of their experts, and no GPU is above the peak and the slack.
+// Quotas are whole tokens of their experts, no GPU is above the least peak and the margins, and
+// without slack a GPU reaches the peak that the split reports.
 void CheckQuotas(const Placement& placement, const SplitGraph& graph, LayerId layer,
                  const std::vector<int64_t>& counts, const std::vector<int64_t>& quotas,
-                 const SplitPeak& peak) {
+                 const SplitPeak& least, const SplitPeak& reported) {
   std::vector<int64_t> sums(counts.size());
   std::vector<int64_t> loads(static_cast<size_t>(graph.num_gpus()));
   for (int32_t slot = 0; slot < graph.num_slots(); ++slot) {
@@ -39,13 +41,15 @@ void CheckQuotas(const Placement& placement, const SplitGraph& graph, LayerId la
     loads[static_cast<size_t>(placement.topology().GpuOf(SlotId{slot}).value)] += quota;
   }
   ASSERT_EQ(sums, counts);
+  const auto [slack, tolerance] = graph.margins();
   int64_t fullest = 0;
   for (size_t gpu = 0; gpu < loads.size(); ++gpu) {
-    const int64_t within = TokensWithin(peak, graph.speeds()[gpu]);
-    ASSERT_LE(loads[gpu], within + within * graph.slack() / kSplitSlackUnit) << "GPU " << gpu;
-    fullest += loads[gpu] * peak.speed == peak.tokens * graph.speeds()[gpu] ? 1 : 0;
+    const int64_t within = TokensWithin(least, graph.speeds()[gpu]);
+    ASSERT_LE(loads[gpu], within + within * std::max(slack, tolerance) / kSplitSlackUnit)
+        << "GPU " << gpu;
+    fullest += loads[gpu] * reported.speed == reported.tokens * graph.speeds()[gpu] ? 1 : 0;
   }
-  if (graph.slack() == 0) {
+  if (slack == 0 || tolerance > 0) {
     ASSERT_GT(fullest, 0) << "a GPU reaches the peak";
   }
 }
@@ -55,7 +59,9 @@ void CheckQuotas(const Placement& placement, const SplitGraph& graph, LayerId la
 void CheckAgainstOracle(Random& random, const Placement& of_usable) {
   const auto [placement, speeds] = WithRandomSpeeds(random, of_usable);
   const double slack = Pick(random, 0, 2) == 0 ? 0.005 * Pick(random, 1, 20) : 0;
-  const SplitGraph graph = *SplitGraph::Make(placement, {.speeds = &speeds, .slack = slack});
+  const double tolerance = Pick(random, 0, 3) == 0 ? 0.005 * Pick(random, 1, 20) : 0;
+  const SplitGraph graph =
+      *SplitGraph::Make(placement, {.speeds = &speeds, .slack = slack, .tolerance = tolerance});
   BatchSplitter splitter(graph);
   const std::unique_ptr<SplitSolver> solver = SplitSolver::Make(graph.num_gpus());
   for (int32_t i = 0; i < graph.num_layers(); ++i) {
@@ -64,8 +70,10 @@ void CheckAgainstOracle(Random& random, const Placement& of_usable) {
     std::vector<int64_t> quotas(static_cast<size_t>(graph.num_slots()));
     const SplitBound bound = *splitter.Split(layer, counts, quotas);
     solver->Prepare(graph.Layer(layer));
-    EXPECT_EQ(solver->Solve(counts.data(), 0, {}), bound.peak) << "without quotas";
-    CheckQuotas(placement, graph, layer, counts, quotas, bound.peak);
+    const SplitPeak least = solver->Solve(counts.data(), {}, {});
+    CheckQuotas(placement, graph, layer, counts, quotas, least, bound.peak);
+    if (tolerance > 0) continue;
+    EXPECT_EQ(least, bound.peak) << "without quotas";
     const IntegerSplitProblem problem = ProblemOf(placement, graph, layer, counts);
     EXPECT_EQ(CheckProof(problem, bound.peak.tokens, bound.peak.speed, bound.tight_gpus), "");
     EXPECT_TRUE(FitsWithin(problem, bound.peak.tokens, bound.peak.speed));

@@ -90,18 +90,16 @@ void CheckParts(const SplitLayer& layer) {
   EXPECT_EQ(layer.first_on_gpu[layer.num_gpus], num_parts);
   std::vector<int32_t> seen(static_cast<size_t>(num_parts));
   for (int32_t expert = 0; expert < layer.num_replicated; ++expert) {
-    const int32_t end = layer.first_of_expert[expert + 1];
-    int32_t part = layer.expert_part[layer.first_of_expert[expert]];
-    for (int32_t i = layer.first_of_expert[expert]; i < end; ++i) {
-      ASSERT_EQ(layer.expert_part[i], part) << "the ring has the order of the expert's parts";
+    for (int32_t i = layer.first_of_expert[expert]; i < layer.first_of_expert[expert + 1]; ++i) {
+      const int32_t part = layer.expert_part[i];
       ++seen[static_cast<size_t>(part)];
-      EXPECT_EQ(layer.part_gpu[part], layer.expert_gpu[i]);
-      EXPECT_EQ(layer.part_expert[part], expert);
+      EXPECT_EQ(layer.part_place[part], i);
+      EXPECT_EQ(layer.expert_of[i], expert);
+      EXPECT_EQ(layer.ring_first[part], layer.first_of_expert[expert]);
+      EXPECT_EQ(layer.ring_first[part] + layer.ring_size[part], layer.first_of_expert[expert + 1]);
       EXPECT_GE(part, layer.first_on_gpu[layer.expert_gpu[i]]);
       EXPECT_LT(part, layer.first_on_gpu[layer.expert_gpu[i] + 1]);
-      part = layer.next_part[part];
     }
-    EXPECT_EQ(part, layer.expert_part[layer.first_of_expert[expert]]) << "the ring is closed";
   }
   EXPECT_EQ(seen, std::vector<int32_t>(seen.size(), 1)) << "each part has one expert";
 }
@@ -153,8 +151,8 @@ void CheckSlots(const SplitLayer& layer, const std::vector<std::vector<Holding>>
           continue;
         }
         ASSERT_EQ(source % 2, 1);
-        EXPECT_EQ(layer.part_gpu[source / 2], holding.gpu);
-        EXPECT_EQ(layer.expert[layer.part_expert[source / 2]], expert);
+        EXPECT_EQ(layer.expert_gpu[layer.part_place[source / 2]], holding.gpu);
+        EXPECT_EQ(layer.expert[layer.expert_of[layer.part_place[source / 2]]], expert);
       }
     }
   }
@@ -172,8 +170,6 @@ TEST(SplitGraphTest, TablesAreThePlacement) {
     EXPECT_EQ(graph.num_experts(), topology.num_experts());
     EXPECT_EQ(graph.num_slots(), topology.num_slots());
     EXPECT_EQ(graph.num_gpus(), topology.num_gpus());
-    int32_t most_parts = 0;
-    int32_t most_replicated = 0;
     for (int32_t l = 0; l < graph.num_layers(); ++l) {
       const SplitLayer layer = graph.Layer(LayerId{l});
       const std::vector<std::vector<Holding>> holdings = HoldingsOf(placement, LayerId{l});
@@ -181,11 +177,12 @@ TEST(SplitGraphTest, TablesAreThePlacement) {
       CheckParts(layer);
       CheckInnerExperts(layer, holdings);
       CheckSlots(layer, holdings);
-      most_parts = std::max(most_parts, layer.first_of_expert[layer.num_replicated]);
-      most_replicated = std::max(most_replicated, layer.num_replicated);
     }
-    EXPECT_EQ(graph.Tables().max_parts, most_parts);
-    EXPECT_EQ(graph.Tables().max_replicated, most_replicated);
+    int32_t most_slots = 0;
+    for (int32_t gpu = 0; gpu < topology.num_gpus(); ++gpu) {
+      most_slots = std::max(most_slots, topology.SlotsOf(GpuId{gpu}));
+    }
+    EXPECT_EQ(graph.Tables().shape.max_slots_of_gpu, most_slots);
   }
 }
 
@@ -212,11 +209,14 @@ TEST(SplitGraphTest, SpeedsAreOneWhereAllAreEqualAndElseHave24Bits) {
               ElementsAre(kMaxSplitSpeed, kMaxSplitSpeed / 2, kMaxSplitSpeed / 4));
 }
 
-TEST(SplitGraphTest, SlackIsTakenTo20Bits) {
+TEST(SplitGraphTest, MarginsAreTakenTo20Bits) {
   const Placement placement = ThreeGpus();
-  EXPECT_EQ(SplitGraph::Make(placement, {.slack = 0})->slack(), 0);
-  EXPECT_EQ(SplitGraph::Make(placement, {.slack = 0.25})->slack(), kSplitSlackUnit / 4);
-  EXPECT_EQ(SplitGraph::Make(placement, {.slack = 1})->slack(), kSplitSlackUnit);
+  for (const double margin : {0.0, 0.25, 1.0}) {
+    const SplitGraph graph =
+        *SplitGraph::Make(placement, {.slack = margin, .tolerance = 1 - margin});
+    EXPECT_EQ(graph.margins().slack, margin * kSplitSlackUnit);
+    EXPECT_EQ(graph.margins().tolerance, (1 - margin) * kSplitSlackUnit);
+  }
 }
 
 TEST(SplitGraphTest, WhatCannotBeSplitIsRefusedByName) {
@@ -234,6 +234,7 @@ TEST(SplitGraphTest, WhatCannotBeSplitIsRefusedByName) {
   EXPECT_THAT(refusal({.slack = -0.1}), HasSubstr("slack is -0.1, expected 0..1"));
   EXPECT_THAT(refusal({.slack = 1.5}), HasSubstr("slack is 1.5, expected 0..1"));
   EXPECT_THAT(refusal({.slack = std::nan("")}), HasSubstr("slack is nan, expected 0..1"));
+  EXPECT_THAT(refusal({.tolerance = 1.5}), HasSubstr("tolerance is 1.5, expected 0..1"));
   const Topology large =
       *Topology::Make({.num_layers = 1, .num_experts = 1, .num_slots = 1025, .num_gpus = 1025});
   EXPECT_THAT(std::string(SplitGraph::Make(Placement::Static(large)).status().message()),
