@@ -17,32 +17,6 @@ struct Warp {
   __device__ static int32_t LowestBit(uint32_t bits) {
     return __ffs(static_cast<int32_t>(bits)) - 1;
   }
-#ifdef EPLB_EMULATED_CUDA  // lacks __shfl_sync and __reduce_*_sync
-  template <class T>
-  __device__ static T Shuffle(T value, int32_t source) {
-    return ShuffleXor(value, lane() ^ source);
-  }
-  template <class T>
-  __device__ static T ShuffleXor(T value, int32_t distance) {
-    return __shfl_xor_sync(kAll, value, distance);
-  }
-  template <class T, class Combine>
-  __device__ static T Combined(T value, const Combine& combine) {
-    for (int32_t distance = kWidth / 2; distance > 0; distance /= 2) {
-      value = combine(value, ShuffleXor(value, distance));
-    }
-    return value;
-  }
-  __device__ static int32_t Sum(int32_t value) {
-    return Combined(value, [](int32_t a, int32_t b) { return a + b; });
-  }
-  __device__ static int32_t Max(int32_t value) {
-    return Combined(value, [](int32_t a, int32_t b) { return a > b ? a : b; });
-  }
-  __device__ static uint32_t Or(uint32_t value) {
-    return Combined(value, [](uint32_t a, uint32_t b) { return a | b; });
-  }
-#else
   __device__ static int32_t Shuffle(int32_t value, int32_t source) {
     return __shfl_sync(kAll, value, source);
   }
@@ -55,8 +29,11 @@ struct Warp {
   __device__ static int32_t Sum(int32_t value) { return __reduce_add_sync(kAll, value); }
   __device__ static int32_t Max(int32_t value) { return __reduce_max_sync(kAll, value); }
   __device__ static uint32_t Or(uint32_t value) { return __reduce_or_sync(kAll, value); }
-#endif
   __device__ static void AddTo(int32_t& sum, int32_t value) { atomicAdd(&sum, value); }
+  __device__ static void AddTo(int64_t& sum, int64_t value) {
+    // Two's complement: adding to the bits as unsigned adds to the int64.
+    atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(value));
+  }
 };
 
 }  // namespace eplb::cuda

@@ -493,7 +493,7 @@ class SplitBody {
   EPLB_HOST_DEVICE void MoveTokens(const PathStep<Token>& step, Token tokens) {
     const Token out = scratch_.part_tokens[step.out] - tokens;
     const Token in = scratch_.part_tokens[step.in] + tokens;
-    team_.Sync();  // all members have read what changes
+    team_.Sync();  // all members have read these tokens
     if (team_.leader()) {
       scratch_.part_tokens[step.out] = out;
       scratch_.part_tokens[step.in] = in;

@@ -143,11 +143,11 @@ ALIGNMENTS = [
 
 RACES = [
     Mutant("split_lanes_read_on_while_the_leader_pushes", "cuda/split.cu", "placement/split/split_body.h",
-           "    team_.Sync();  // room, tokens and steps: Union orders no memory\n", "", SPLIT),
-    Mutant("split_lanes_write_quotas_while_the_leader_returns_tokens", "cuda/split.cu", "placement/split/split_body.h",
-           "team_.leader()) Return();\n    team_.Sync();\n", "team_.leader()) Return();\n", SPLIT),
-    Mutant("split_every_lane_pushes", "cuda/split.cu", "placement/split/split_body.h",
-           "if (team_.leader()) PushPhase();", "PushPhase();", SPLIT),
+           "    team_.Sync();  // all members have read these tokens\n", "", SPLIT),
+    Mutant("split_lanes_read_tokens_before_the_leader_has_written_them", "cuda/split.cu", "placement/split/split_body.h",
+           "part_tokens[step.in] = in;\n    }\n    team_.Sync();\n", "part_tokens[step.in] = in;\n    }\n", SPLIT),
+    Mutant("split_every_lane_writes_the_path", "cuda/split.cu", "placement/split/split_body.h",
+           "if (team_.leader()) scratch_.path[length] = at;", "scratch_.path[length] = at;", SPLIT),
     Mutant("split_adds_without_an_atomic", "cuda/split.cu", "cuda/kernels/lane_team.h", "machine_.AddTo(sum, value);", "sum += value;", SPLIT),
     Mutant("count_adds_to_the_histogram_without_an_atomic", "cuda/count.cu", "cuda/kernels/histogram_device.cuh",
            "atomicAdd(&histogram[bin], 1U);", "histogram[bin] += 1;", COUNT),
