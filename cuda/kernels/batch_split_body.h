@@ -8,6 +8,7 @@
 
 #include "base/host_device.h"
 #include "cuda/kernels/aligned_access.h"
+#include "placement/split/slot_quotas.h"
 #include "placement/split/split_body.h"
 #include "placement/split/split_tables.h"
 
@@ -152,8 +153,8 @@ EPLB_HOST_DEVICE inline int32_t NumSourceGroups(const SplitArgs& args, int32_t n
 // Sums of one expert's counts.
 struct SourceSums {
   uint64_t all = 0;
-  uint64_t before = 0;  // of the sources before SplitArgs::source
-  uint64_t high = 0;    // has a bit of a count that no split accepts
+  uint64_t before = 0;  // those of the sources before SplitArgs::source
+  uint64_t high = 0;    // not 0 if no split accepts one of the counts
 };
 
 // Adds up the sources begin..end-1. counts: those of source 0, the next ones are `stride` apart.

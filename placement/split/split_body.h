@@ -35,30 +35,6 @@ struct LeastPeak {
   GpuSet<kWords> tight;
 };
 
-// Writes the GPUs that hold the expert of each part: once a placement.
-template <int kWords, class Layer>
-void FindHolders(const Layer& layer, GpuSet<kWords>* holders) {
-  for (int32_t expert = 0; expert < layer.num_replicated; ++expert) {
-    auto set = GpuSet<kWords>::None();
-    const int32_t begin = layer.first_of_expert[expert];
-    const int32_t end = layer.first_of_expert[expert + 1];
-    for (int32_t i = begin; i < end; ++i) set.Add(layer.expert_gpu[i]);
-    for (int32_t i = begin; i < end; ++i) holders[layer.expert_part[i]] = set;
-  }
-}
-
-// Writes the GPUs [G] that share an expert with each GPU: once a placement, if the team keeps
-// steps.
-template <int kWords, class Layer>
-void FindNeighbours(const Layer& layer, const GpuSet<kWords>* holders, GpuSet<kWords>* neighbours) {
-  for (int32_t gpu = 0; gpu < layer.num_gpus; ++gpu) {
-    neighbours[gpu] = GpuSet<kWords>::None();
-    for (int32_t part = layer.first_on_gpu[gpu]; part < layer.first_on_gpu[gpu + 1]; ++part) {
-      neighbours[gpu].AddAll(holders[part]);
-    }
-  }
-}
-
 // Solves one layer. counts: [E], of the layer, each >= 0, with a sum of at most kMaxSplitTokens, or
 // kMaxNarrowTokens if Tokens have 32 bits.
 template <int kWords, class Token, class Layer, class Team>
@@ -604,30 +580,5 @@ class SplitBody {
   bool few_ = false;           // an expert has fewer tokens than slots
   int32_t num_levels_ = 0;
 };
-
-// Writes the quotas of all slots [S]. The slots of an expert on one GPU take equal shares. Members
-// of the team 0..num_threads-1 call both functions, with a barrier between.
-template <class Layer, class Token>
-EPLB_HOST_DEVICE void WriteQuotas(const Layer& layer, const Token* counts, const Token* part_tokens,
-                                  Token* quotas, int32_t thread, int32_t num_threads) {
-  EPLB_ROLLED
-  for (int32_t slot = thread; slot < layer.num_slots; slot += num_threads) {
-    const int32_t source = layer.slot_source[slot];
-    const Token* const from = (source & 1) != 0 ? part_tokens : counts;  // without a branch
-    quotas[slot] = from[source >> 1];
-  }
-}
-template <class Layer, class Token>
-EPLB_HOST_DEVICE void ShareQuotas(const Layer& layer, Token* quotas, int32_t thread,
-                                  int32_t num_threads) {
-  EPLB_ROLLED
-  for (int32_t i = thread; i < layer.num_shared; i += num_threads) {
-    const auto among = static_cast<Token>(layer.shared_among[i]);
-    Token& quota = quotas[layer.shared_slot[i]];
-    const Token tokens = among == 0 ? 0 : quota;
-    const Token each = among == 0 ? 0 : Quotient(tokens, among);
-    quota = each + (static_cast<Token>(layer.shared_place[i]) < tokens - each * among ? 1 : 0);
-  }
-}
 
 }  // namespace eplb

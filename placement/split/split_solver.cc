@@ -5,6 +5,8 @@
 
 #include "placement/ids.h"
 #include "placement/split/gpu_set.h"
+#include "placement/split/slot_quotas.h"
+#include "placement/split/split_holders.h"
 #include "placement/split/split_scratch.h"
 
 namespace eplb {

@@ -103,6 +103,15 @@ class KernelsOfChoices(unittest.TestCase):
                 for access in accesses(code):
                     self.assertRegex(access, r"\.(?:global|shared|param)", kernel)
 
+    # A generic pointer, an atomic of 64 bits or a call in the loop of pushes would cost the most.
+    def test_splits_stay_in_registers_and_shared_memory(self):
+        kernels = entries("split")
+        self.assertEqual(len(kernels), 2, "up to 64 and up to 128 GPUs")
+        for kernel, code in kernels.items():
+            self.assertNotRegex(code, r"\.local|\bcall\b|(?:div|rem)\.s64|(?:atom|red)\.shared[\w.]*64", kernel)
+            for access in accesses(code):
+                self.assertRegex(access, r"\.(?:global|shared|param)", kernel)
+
 
 if __name__ == "__main__":
     unittest.main()
