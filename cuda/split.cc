@@ -15,8 +15,8 @@ constexpr int64_t kMaxSplitSharedBytes = int64_t{48} * 1024;
 
 // One thread as the block of WriteLayer.
 struct OneThreadBlock {
-  static constexpr int32_t thread = 0;
-  static constexpr int32_t num_threads = 1;
+  int32_t thread = 0;
+  int32_t num_threads = 1;
   static void Sync() {}
 };
 
