@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "client/tokens.h"
 #include "cuda/count.h"
+#include "placement/split/split_scratch.h"
 
 #ifdef EPLB_WITH_CUDA
 #include "cuda/runtime.h"
@@ -26,24 +27,14 @@ constexpr absl::Duration kSettles = absl::Seconds(20);
 // thread sleeps.
 constexpr absl::Duration kSpins = absl::Milliseconds(2);
 constexpr absl::Duration kNap = absl::Microseconds(50);
-constexpr size_t kBytesAligned = 64;  // arrays of the CPU and of the GPU share no cache line
+constexpr int64_t kBytesAligned = 64;  // arrays of the CPU and of the GPU share no cache line
 
-// Carves arrays from a block of memory, or adds up its size.
-class Carver {
- public:
-  explicit Carver(std::byte* memory) : memory_(memory) {}
-  template <class Number>
-  Number* Take(size_t count) {
-    auto* const begin = memory_ == nullptr ? nullptr : reinterpret_cast<Number*>(memory_ + size_);
-    size_ += (count * sizeof(Number) + kBytesAligned - 1) / kBytesAligned * kBytesAligned;
-    return begin;
-  }
-  int64_t size() const { return static_cast<int64_t>(size_); }
-
- private:
-  std::byte* memory_;
-  size_t size_ = 0;
-};
+// Takes an array that begins a cache line.
+template <class Number>
+Number* TakeAligned(Carver& carver, size_t count) {
+  carver.Align(kBytesAligned);
+  return carver.Take<Number>(static_cast<int64_t>(count));
+}
 
 absl::Status CheckSetup(const SplitSetup& setup) {
   const cuda::CountArgs largest{
@@ -97,29 +88,30 @@ absl::Status SplitLoop::Allocate() {
       on_gpu ? num_experts * std::min(cuda::kMaxChunks, most_choices / cuda::kMinChunkChoices + 1)
              : 0;
   const auto carve = [&](Carver& memory, Carver& shared) {
-    auto* const numbers = memory.Take<int64_t>(layers_.size());
-    out_of_range_ = memory.Take<int64_t>(1);
-    beyond_ = memory.Take<int64_t>(1);
-    auto* const asked = shared.Take<int64_t>(layers_.size());
-    auto* const late = shared.Take<int64_t>(layers_.size());
-    auto* const answered = shared.Take<int64_t>(layers_.size());
+    auto* const numbers = TakeAligned<int64_t>(memory, layers_.size());
+    out_of_range_ = TakeAligned<int64_t>(memory, 1);
+    beyond_ = TakeAligned<int64_t>(memory, 1);
+    auto* const asked = TakeAligned<int64_t>(shared, layers_.size());
+    auto* const late = TakeAligned<int64_t>(shared, layers_.size());
+    auto* const answered = TakeAligned<int64_t>(shared, layers_.size());
     for (size_t layer = 0; layer < layers_.size(); ++layer) {
       Layer& at = layers_[layer];
-      at.chunk_counts = memory.Take<int32_t>(num_chunk_counts);
-      at.own = memory.Take<int64_t>(num_slots_);
+      at.chunk_counts = TakeAligned<int32_t>(memory, num_chunk_counts);
+      at.own = TakeAligned<int64_t>(memory, num_slots_);
       at.number = numbers + layer;
-      at.mailbox = {.counts = shared.Take<int64_t>(num_counts),
+      at.mailbox = {.counts = TakeAligned<int64_t>(shared, num_counts),
                     .asked = asked + layer,
                     .late = late + layer,
-                    .answer = shared.Take<int64_t>(num_slots_),
+                    .answer = TakeAligned<int64_t>(shared, num_slots_),
                     .answered = answered + layer};
     }
   };
-  Carver memory_size(nullptr);
-  Carver shared_size(nullptr);
-  carve(memory_size, shared_size);
-  EPLB_ASSIGN_OR_RETURN(memory_, parts_.queue.Allocate(memory_size.size()));
-  EPLB_ASSIGN_OR_RETURN(shared_, parts_.queue.AllocatePinned(shared_size.size()));
+  int64_t shared_size = 0;
+  const int64_t memory_size = CarvedBytes([&](Carver& memory) {
+    shared_size = CarvedBytes([&](Carver& shared) { carve(memory, shared); });
+  });
+  EPLB_ASSIGN_OR_RETURN(memory_, parts_.queue.Allocate(memory_size));
+  EPLB_ASSIGN_OR_RETURN(shared_, parts_.queue.AllocatePinned(shared_size));
   std::memset(shared_.bytes.data(), 0, shared_.bytes.size());
   Carver memory(memory_.bytes.data());
   Carver shared(shared_.bytes.data());
