@@ -57,6 +57,20 @@ std::string MissingImage(cudaError_t error) {
                       " (CMAKE_CUDA_ARCHITECTURES chooses them at build time)");
 }
 
+// Names both versions if the driver is older than this build's runtime.
+std::string OldDriver(cudaError_t error) {
+  if (error != cudaErrorInsufficientDriver) return "";
+  int driver = 0;
+  (void)cudaDriverGetVersion(&driver);
+  const auto version = [](int number) {
+    return absl::StrCat(number / 1000, ".", number % 1000 / 10);
+  };
+  return absl::StrCat(
+      "; this build has the runtime of CUDA ", version(CUDART_VERSION),
+      driver == 0 ? ", and no driver is loaded" : ", the driver serves CUDA " + version(driver),
+      " (docs/installing.md, \"GPUs and drivers\")");
+}
+
 constexpr int32_t kMovedFrom = -1;
 
 // Driver calls for facts that the runtime hides: the existing contexts, and that of a thread.
@@ -103,7 +117,7 @@ absl::Status ToStatus(cudaError_t error, std::string_view what) {
   (void)cudaGetLastError();
   return absl::Status(code, absl::StrCat(std::string(what), ": ", cudaGetErrorName(error), " (",
                                          static_cast<int>(error), "): ", cudaGetErrorString(error),
-                                         MissingImage(error)));
+                                         MissingImage(error), OldDriver(error)));
 }
 
 void* FindInDriver(const char* name) {

@@ -44,6 +44,14 @@ TEST(ToStatusTest, AMissingKernelImageNamesWhatIsThereAndWhatIsNeeded) {
               Not(HasSubstr("architectures")));
 }
 
+TEST(ToStatusTest, AnOldDriverNamesBothVersionsAndThePage) {
+  EXPECT_THAT(std::string(ToStatus(cudaErrorInsufficientDriver, "cudaMalloc").message()),
+              ContainsRegex("this build has the runtime of CUDA 1[0-9]\\.[0-9]+, .*driver.*"
+                            "\\(docs/installing.md, \"GPUs and drivers\"\\)$"));
+  EXPECT_THAT(std::string(ToStatus(cudaErrorIllegalAddress, "").message()),
+              Not(HasSubstr("installing.md")));
+}
+
 int32_t destroyed = 0;
 int CountDestroyed(int* handle) {
   destroyed += *handle;
