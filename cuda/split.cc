@@ -39,11 +39,17 @@ void PackLayer(const SplitTables& from, int32_t index, Carver& carver) {
   const int32_t* const begin = from.tables + sizes.begin;
   const int64_t end =
       index + 1 < from.shape.num_layers ? from.layers[index + 1].begin : from.num_tables;
-  *to.header = {.sizes = sizes, .margins = from.margins, .equal_speeds = from.equal_speeds ? 1 : 0};
+  *to.header = {.sizes = sizes, .margins = from.margins, .equal_speeds = from.equal_speeds ? 1 : 0,
+                .refuses = 0};
   std::copy_n(from.speeds, from.shape.num_gpus, to.speeds);
   FindHolders(from.Layer(index), to.holders);
   std::transform(begin, from.tables + end, to.numbers,
                  [](int32_t number) { return static_cast<uint16_t>(number); });
+  const PackedSplitLayer layer = LayerAt<uint16_t>(to.numbers, sizes, from.shape);
+  uint16_t* const slots = to.numbers + (layer.replica_slot - to.numbers);
+  for (int32_t expert = 0; expert < from.shape.num_experts; ++expert) {
+    std::sort(slots + layer.first_slot[expert], slots + layer.first_slot[expert + 1]);
+  }
 }
 
 template <int kWords>
@@ -83,6 +89,15 @@ absl::Status PackSplitTables(const SplitTables& tables, std::span<std::byte> byt
   return absl::OkStatus();
 }
 
+void PackRefusal(const SplitShape& shape, std::span<std::byte> bytes) {
+  Carver carver(bytes.data());
+  ForWords(shape, [&](auto set) {
+    for (int32_t layer = 0; layer < shape.num_layers; ++layer) {
+      *CarveTables<sizeof(set) / sizeof(uint64_t)>(shape, carver).header = {.refuses = 1};
+    }
+  });
+}
+
 int64_t SplitSharedBytes(const SplitArgs& args) {
   return ForWords(args.shape, [&](auto set) {
     return CarvedBytes([&](Carver& carver) {
@@ -96,8 +111,7 @@ absl::Status CheckSplitShape(const SplitShape& shape) {
     return InvalidInput("split over ", shape.num_gpus, " GPUs by the kernel, expected 1..",
                         kMaxSplitGpus, "; BatchSplitter splits over more on the CPU");
   }
-  int64_t own = 0;  // shared memory is largest if the own quotas are wanted
-  const int64_t bytes = SplitSharedBytes({.shape = shape, .own = &own});
+  const int64_t bytes = SplitSharedBytes({.shape = shape});
   if (bytes > kMaxSplitSharedBytes) {
     return InvalidInput("split of ", shape.num_experts, " experts in ", shape.num_slots,
                         " slots by the kernel needs ", bytes, " bytes of shared memory, it has ",
@@ -116,6 +130,13 @@ absl::Status CheckSplitArgs(const SplitArgs& args) {
   if (args.num_sources < 1 || args.source < 0 || args.source >= args.num_sources) {
     return InvalidInput("source ", args.source, " of ", args.num_sources,
                         " sources, expected one of 1 or more");
+  }
+  const int32_t num_gpus = args.shape.num_gpus;
+  if (args.own != nullptr && (args.num_sources != num_gpus || args.gpus_of_node < 1 ||
+                              num_gpus % args.gpus_of_node != 0)) {
+    return InvalidInput("own quotas of one of ", args.num_sources, " sources on nodes of ",
+                        args.gpus_of_node, " GPUs, expected a source for each of ", num_gpus,
+                        " GPUs, in whole nodes");
   }
   if (args.num_layers == 0) return absl::OkStatus();
   if (args.tables == nullptr || args.counts == nullptr || args.quotas == nullptr ||

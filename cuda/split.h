@@ -21,8 +21,11 @@ int64_t SplitTableBytes(const SplitShape& shape);
 // Writes a graph's tables for SplitArgs::tables. errors: InvalidArgument as CheckSplitShape.
 // REQUIRES: bytes.size() >= SplitTableBytes of the graph's shape; aligned to 16 bytes.
 absl::Status PackSplitTables(const SplitTables& tables, std::span<std::byte> bytes);
+// Writes tables for SplitArgs::tables that refuse every batch, for a placement without a graph.
+// bytes: see PackSplitTables.
+void PackRefusal(const SplitShape& shape, std::span<std::byte> bytes);
 
-// Bytes of shared memory that a layer takes: 26 KB for 256 experts in 384 slots on 64 GPUs.
+// Bytes of shared memory that a layer takes: 23 KB for 256 experts in 384 slots on 64 GPUs.
 int64_t SplitSharedBytes(const SplitArgs& args);
 
 // errors: InvalidArgument, naming the number: a shape of more than kMaxSplitGpus GPUs, or one whose
@@ -30,8 +33,8 @@ int64_t SplitSharedBytes(const SplitArgs& args);
 absl::Status CheckSplitShape(const SplitShape& shape);
 
 // errors: as CheckSplitShape; InvalidArgument, naming the number: layers that the tables lack,
-// fewer than one source, a source that is none of them, a null array that is needed. No pointer is
-// followed.
+// fewer than one source, a source that is none of them, own quotas of sources that are not the
+// ranks of whole nodes, a null array that is needed. No pointer is followed.
 absl::Status CheckSplitArgs(const SplitArgs& args);
 
 // Splits on the CPU with the body that the GPU runs; allocates its memory. Counts that cannot be

@@ -8,6 +8,7 @@
 
 #include "base/host_device.h"
 #include "cuda/kernels/aligned_access.h"
+#include "placement/split/own_quotas_body.h"
 #include "placement/split/slot_quotas.h"
 #include "placement/split/split_body.h"
 #include "placement/split/split_tables.h"
@@ -34,12 +35,15 @@ struct SplitArgs {
   int64_t* quotas = nullptr;   // [num_layers, num_slots], set; -1 in a layer that is refused
   SplitPeak* peaks = nullptr;  // [num_layers], SplitBound::peak, set; null: not wanted
   // [num_layers], set: kNotRefused, the lowest expert with a count below 0 or more than
-  // kMaxNarrowTokens tokens, or num_experts if all experts have more together.
+  // kMaxNarrowTokens tokens, or num_experts if all experts have more together, or if the tables
+  // refuse the layer.
   int32_t* refused = nullptr;
-  // [num_layers, num_slots], set: of `source` the tokens for each slot, as OwnQuotasByPrefix has
-  // them; -1 in a layer that is refused. Null: not wanted.
+  // [num_layers, num_slots], set: the tokens of rank `source` for each slot, as OwnQuotas has them;
+  // -1 in a layer that is refused. Null: not wanted. REQUIRES: the sources are the ranks of the EP
+  // group.
   int64_t* own = nullptr;
   int32_t source = 0;
+  int32_t gpus_of_node = 1;  // divides the number of GPUs
 };
 static_assert(std::is_trivially_copyable_v<SplitArgs>);
 
@@ -51,11 +55,13 @@ struct alignas(16) TableUnit {
 };
 
 // First bytes of a layer's tables. They are followed by the speeds of the GPUs, the holders of the
-// parts, and the tables of LayerAt in 16-bit integers.
+// parts, and the tables of LayerAt in 16-bit integers, of which replica_slot is rising for each
+// expert.
 struct PackedLayer {
   SplitLayerTables sizes;  // `begin` is unused
   SplitMargins margins;
-  int64_t equal_speeds = 1;
+  int32_t equal_speeds = 1;
+  int32_t refuses = 0;  // 1: no batch of the layer is split
 };
 
 using PackedSplitLayer = SplitLayerOf<uint16_t>;
@@ -116,9 +122,7 @@ struct SplitMemory {
   std::byte* table_bytes;  // `tables` as bytes
   int64_t num_table_bytes;
   LayerTables<kWords> tables;
-  Tokens* sums;    // [E], or [groups, E] until TakeSums adds up the groups of sources
-  Tokens* before;  // the same of sources before SplitArgs::source
-  Tokens* mine;    // [E], tokens of SplitArgs::source
+  Tokens* sums;  // [E], or [groups, E] until TakeSums adds up the groups of sources
   SplitScratch<kWords, Tokens> scratch;
   Tokens* quotas;    // [S]
   int32_t* refused;  // SplitArgs::refused
@@ -133,8 +137,6 @@ EPLB_HOST_DEVICE SplitMemory<kWords> CarveMemory(const SplitArgs& args, Carver& 
   memory.tables = CarveTables<kWords>(args.shape, carver);
   memory.num_table_bytes = carver.taken();
   memory.sums = carver.Take<Tokens>(sums);
-  memory.before = carver.Take<Tokens>(args.own == nullptr ? 0 : sums);
-  memory.mine = carver.Take<Tokens>(args.own == nullptr ? 0 : experts);
   memory.scratch = CarveScratch<kWords, Tokens>(LargestSizes(args.shape), carver, in_registers);
   memory.quotas = carver.Take<Tokens>(args.shape.num_slots);
   memory.refused = carver.Take<int32_t>(1);
@@ -153,13 +155,12 @@ EPLB_HOST_DEVICE inline int32_t NumSourceGroups(const SplitArgs& args, int32_t n
 // Sums of one expert's counts.
 struct SourceSums {
   uint64_t all = 0;
-  uint64_t before = 0;  // those of the sources before SplitArgs::source
-  uint64_t high = 0;    // not 0 if no split accepts one of the counts
+  uint64_t high = 0;  // not 0 if no split accepts one of the counts
 };
 
 // Adds up the sources begin..end-1. counts: those of source 0, the next ones are `stride` apart.
 EPLB_HOST_DEVICE inline SourceSums SumOf(const int64_t* counts, int64_t stride, int32_t begin,
-                                         int32_t end, int32_t own_source) {
+                                         int32_t end) {
   constexpr int32_t kLoads = 16;  // under way at once
   const int64_t* next = counts + begin * stride;
   SourceSums sums;
@@ -174,7 +175,6 @@ EPLB_HOST_DEVICE inline SourceSums SumOf(const int64_t* counts, int64_t stride, 
     EPLB_UNROLL
     for (int32_t i = 0; i < kLoads; ++i) {
       sums.all += loaded[i];
-      sums.before += source + i < own_source ? loaded[i] : 0;
       sums.high |= loaded[i] & ~(2 * static_cast<uint64_t>(kMaxNarrowTokens) - 1);
     }
   }
@@ -197,12 +197,9 @@ EPLB_HOST_DEVICE void SumSources(const SplitArgs& args, int32_t index,
     const int64_t stride = int64_t{args.num_layers} * num_experts;
     const int32_t begin = group * each;
     const int32_t end = begin + each < args.num_sources ? begin + each : args.num_sources;
-    const SourceSums sums = SumOf(counts, stride, begin, end, args.source);
+    const SourceSums sums = SumOf(counts, stride, begin, end);
     const bool fits = sums.high == 0 && sums.all <= kMaxNarrowTokens;
     memory.sums[i] = fits ? static_cast<Tokens>(sums.all) : -1;
-    if (args.own == nullptr) continue;
-    memory.before[i] = fits ? static_cast<Tokens>(sums.before) : 0;
-    if (group == 0) memory.mine[expert] = static_cast<Tokens>(counts[args.source * stride]);
   }
 }
 
@@ -222,7 +219,6 @@ EPLB_HOST_DEVICE int32_t TakeSums(const SplitArgs& args, const SplitMemory<kWord
     for (int32_t i = num_experts + expert; i < groups * num_experts; i += num_experts) {
       fits = fits && memory.sums[i] >= 0;
       sum += memory.sums[i];
-      if (args.own != nullptr) memory.before[expert] += memory.before[i];
     }
     memory.sums[expert] = static_cast<Tokens>(sum);
     all += sum;
@@ -240,7 +236,9 @@ template <int kWords, class Team>
 EPLB_HOST_DEVICE void SolveLayer(const SplitArgs& args, int32_t index,
                                  const SplitMemory<kWords>& memory, int32_t groups,
                                  const Team& team) {
-  const int32_t refused = TakeSums(args, memory, groups, team);
+  const int32_t refused = memory.tables.header->refuses != 0
+                              ? args.shape.num_experts
+                              : TakeSums(args, memory, groups, team);
   SplitPeak peak;
   if (refused == kNotRefused) {
     const PackedSplitLayer layer = LayerOf(args.shape, memory.tables);
@@ -256,29 +254,31 @@ EPLB_HOST_DEVICE void SolveLayer(const SplitArgs& args, int32_t index,
 
 // ---- after the split, by the threads of a block ----
 
-// An expert's tokens, ordered by source, fill its slots in the order of replica rank. own: [S], of
-// the layer.
+// Consumes memory.quotas. own: [S], of the layer.
 template <int kWords, class Block>
-EPLB_HOST_DEVICE void WriteOwn(const SplitArgs& args, const SplitMemory<kWords>& memory,
-                               const PackedSplitLayer& layer, int64_t* own, const Block& block) {
+EPLB_HOST_DEVICE void WriteOwn(const SplitArgs& args, int32_t index,
+                               const SplitMemory<kWords>& memory, const PackedSplitLayer& layer,
+                               int64_t* own, const Block& block) {
   EPLB_ROLLED
   for (int32_t i = block.thread; i < layer.num_shared; i += block.num_threads) {
     if (layer.shared_among[i] == 0) own[layer.shared_slot[i]] = 0;
   }
+  const SourcePlace place{.num_gpus = args.shape.num_gpus,
+                          .num_slots = args.shape.num_slots,
+                          .gpus_of_node = args.gpus_of_node,
+                          .source = args.source};
+  const int64_t stride = int64_t{args.num_layers} * args.shape.num_experts;
   EPLB_ROLLED
   for (int32_t expert = block.thread; expert < args.shape.num_experts;
        expert += block.num_threads) {
-    Tokens before = memory.before[expert];
-    Tokens left = memory.mine[expert];
-    EPLB_ROLLED
-    for (int32_t i = layer.first_slot[expert]; i < layer.first_slot[expert + 1]; ++i) {
-      const int32_t slot = layer.replica_slot[i];
-      const Tokens quota = memory.quotas[slot];
-      const Tokens skipped = before < quota ? before : quota;
-      const Tokens taken = left < quota - skipped ? left : quota - skipped;
-      before -= skipped;
-      left -= taken;
-      own[slot] = taken;
+    const int64_t* const counts = args.counts + int64_t{index} * args.shape.num_experts + expert;
+    const uint16_t* const slots = layer.replica_slot + layer.first_slot[expert];
+    const int32_t num_slots = layer.first_slot[expert + 1] - layer.first_slot[expert];
+    if (num_slots == 1) {
+      own[*slots] = counts[args.source * stride];
+    } else {
+      FillOwn(place, TokensByRank(counts, stride, place.num_gpus), slots, num_slots, memory.quotas,
+              own);
     }
   }
 }
@@ -308,7 +308,9 @@ EPLB_HOST_DEVICE void WriteLayer(const SplitArgs& args, int32_t index,
   for (int32_t slot = block.thread; slot < num_slots; slot += block.num_threads) {
     quotas[slot] = memory.quotas[slot];
   }
-  if (own != nullptr) WriteOwn(args, memory, layer, own, block);
+  if (own == nullptr) return;
+  block.Sync();
+  WriteOwn(args, index, memory, layer, own, block);
 }
 
 }  // namespace eplb::cuda

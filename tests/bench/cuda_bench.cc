@@ -341,7 +341,8 @@ absl::StatusOr<SplitLayers> MakeSplitLayers(const SplitGraph& graph, const LoadM
                  .num_sources = num_sources,
                  .quotas = static_cast<int64_t*>(layers.quotas.get()),
                  .refused = static_cast<int32_t*>(layers.refused.get()),
-                 .source = num_sources / 2};
+                 .source = num_sources / 2,
+                 .gpus_of_node = 8};
   return layers;
 }
 

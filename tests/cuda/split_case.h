@@ -1,5 +1,5 @@
 // Counts of several sources at random on a random placement, and the quotas that BatchSplitter and
-// OwnQuotasByPrefix give: for the host and the device test.
+// OwnQuotas give: for the host and the device test.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -40,7 +40,7 @@ class SplitCase {
       : placement_(placement),
         graph_(MakeGraph(random, may_add_gpus)),
         tables_(Packed(graph_.Tables())),
-        num_sources_(placement.topology().num_gpus()) {
+        num_sources_(placement_.topology().num_gpus()) {
     const Topology& topology = placement_.topology();
     const auto num_experts = static_cast<size_t>(topology.num_experts());
     counts_.resize(static_cast<size_t>(num_sources_) * static_cast<size_t>(num_layers()) *
@@ -80,7 +80,8 @@ class SplitCase {
             .peaks = results.peaks.data(),
             .refused = results.refused.data(),
             .own = results.own.data(),
-            .source = num_sources_ - 1};
+            .source = num_sources_ - 1,
+            .gpus_of_node = num_sources_ / placement_.topology().num_nodes()};
   }
 
   // By the library's calls, layer by layer.
@@ -91,13 +92,11 @@ class SplitCase {
     for (int32_t i = 0; i < num_layers(); ++i) {
       const LayerId layer{i};
       std::vector<int64_t> sums(num_experts);
-      std::vector<int64_t> before(num_experts);
-      for (int32_t other = 0; other < num_sources_; ++other) {
+      std::vector<int64_t> by_gpu;
+      for (int32_t rank = 0; rank < num_sources_; ++rank) {
         for (size_t expert = 0; expert < num_experts; ++expert) {
-          const int64_t count =
-              counts_[Row(static_cast<size_t>(other), static_cast<size_t>(i)) + expert];
-          sums[expert] += count;
-          if (other < source) before[expert] += count;
+          by_gpu.push_back(counts_[Row(static_cast<size_t>(rank), static_cast<size_t>(i)) + expert]);
+          sums[expert] += by_gpu.back();
         }
       }
       const auto slots = static_cast<size_t>(num_slots());
@@ -105,10 +104,8 @@ class SplitCase {
       const std::span<int64_t> quotas = std::span(results.quotas).subspan(first_slot, slots);
       results.peaks[static_cast<size_t>(i)] = splitter.Split(layer, sums, quotas)->peak;
       results.refused[static_cast<size_t>(i)] = kNotRefused;
-      const auto mine = std::span(counts_).subspan(
-          Row(static_cast<size_t>(source), static_cast<size_t>(i)), num_experts);
-      OwnQuotasByPrefix({placement_, layer, quotas}, before, mine,
-                        std::span(results.own).subspan(first_slot, slots));
+      OwnQuotas({placement_, layer, quotas}, by_gpu, GpuId{source},
+                std::span(results.own).subspan(first_slot, slots));
     }
     return results;
   }

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "tests/cuda/split_case.h"
 
 namespace eplb::cuda {
@@ -85,6 +87,21 @@ TEST(SplitOnHostTest, CountsThatCannotBeSplitRefuseTheirLayerAlone) {
   EXPECT_EQ(refused(2, kMaxNarrowTokens - 8), 8) << "the sum is too large, no expert's count";
 }
 
+TEST(SplitOnHostTest, TablesThatRefuseSplitNoBatch) {
+  Random random(507);
+  const SplitCase c(
+      random, *Topology::Make({.num_layers = 2, .num_experts = 8, .num_slots = 12, .num_gpus = 4}));
+  SplitResults results(c);
+  SplitArgs args = c.ArgsFor(results);
+  std::vector<TableUnit> tables(c.tables().size());
+  PackRefusal(args.shape, std::as_writable_bytes(std::span(tables)));
+  args.tables = reinterpret_cast<const std::byte*>(tables.data());
+  ASSERT_TRUE(SplitOnHost(args).ok());
+  EXPECT_THAT(results.quotas, Each(-1));
+  EXPECT_THAT(results.own, Each(-1));
+  EXPECT_THAT(results.refused, Each(8));
+}
+
 // The largest batch of the largest EP group: its numbers of 32 bits must not overflow, whatever the
 // speeds and margins are.
 TEST(SplitOnHostTest, TheLargestSumHasTheBitsOfBatchSplitterToo) {
@@ -125,13 +142,10 @@ TEST(SplitTablesTest, TheBoundsOfAShapeHoldItsFullestPlacements) {
 }
 
 TEST(SplitTablesTest, SharedMemoryHoldsALayerOfUsualShapes) {
-  int64_t own = 0;
-  const auto bytes = [&](const SplitShape& shape) {
-    return SplitSharedBytes({.shape = shape, .own = &own});
-  };
-  EXPECT_LE(bytes({58, 256, 288, 32, 9}), 14 * 1024);
-  EXPECT_LE(bytes({58, 256, 384, 64, 6}), 26 * 1024);
-  EXPECT_LE(bytes({58, 256, 512, 128, 4}), 48 * 1024);
+  const auto bytes = [](const SplitShape& shape) { return SplitSharedBytes({.shape = shape}); };
+  EXPECT_LE(bytes({58, 256, 288, 32, 9}), 12 * 1024);
+  EXPECT_LE(bytes({58, 256, 384, 64, 6}), 24 * 1024);
+  EXPECT_LE(bytes({58, 256, 512, 128, 4}), 46 * 1024);
 }
 
 TEST(CheckSplitArgsTest, RefusalNamesTheNumber) {
@@ -147,7 +161,14 @@ TEST(CheckSplitArgsTest, RefusalNamesTheNumber) {
               HasSubstr("2 layers from layer 1 on: they are not all among 2 layers"));
   bad = good;
   bad.source = c.num_sources();
-  EXPECT_THAT(CheckSplitArgs(bad).message(), HasSubstr("source 4 of 4 sources"));
+  EXPECT_THAT(CheckSplitArgs(bad).message(), HasSubstr(absl::StrCat("source ", bad.source, " of ", bad.source, " sources")));
+  bad = good;
+  bad.num_sources = 3;
+  bad.source = 0;
+  EXPECT_THAT(CheckSplitArgs(bad).message(), HasSubstr("one of 3 sources"));
+  bad = good;
+  bad.gpus_of_node = 3;
+  EXPECT_THAT(CheckSplitArgs(bad).message(), HasSubstr("on nodes of 3 GPUs"));
   bad = good;
   bad.refused = nullptr;
   EXPECT_THAT(CheckSplitArgs(bad).message(), HasSubstr("one of them is null"));
