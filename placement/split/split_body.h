@@ -194,10 +194,6 @@ class SplitBody {
     team_.ForEach(layer_.num_inner, [this](int32_t i) {
       team_.Add(scratch_.above[layer_.outer_expert[i]], CountOfReplicated(layer_.inner_expert[i]));
     });
-    team_.template ForEachGpu<kWords>(layer_.num_gpus, [this](int32_t gpu) {
-      allowed_.Set(gpu, 0);
-      room_.Set(gpu, -scratch_.load[gpu]);
-    });
     changed_ = Set::All(layer_.num_gpus);
     return MostAbove();
   }
@@ -239,9 +235,7 @@ class SplitBody {
 
   EPLB_HOST_DEVICE int64_t SumWithin(const Set& gpus, const SplitPeak& peak) const {
     int64_t sum = 0;
-    team_.ForEach(layer_.num_gpus, [&](int32_t gpu) {
-      if (gpus.Has(gpu)) sum += TokensWithin(peak, layer_.speed[gpu]);
-    });
+    team_.ForEachIn(gpus, [&](int32_t gpu) { sum += TokensWithin(peak, layer_.speed[gpu]); });
     return team_.Sum(sum);
   }
 
@@ -274,7 +268,8 @@ class SplitBody {
     Set roomy = Set::None();
     team_.template ForEachGpu<kWords>(layer_.num_gpus, [&](int32_t gpu) {
       const Token allowed = Allowed(peak, margin, gpu);
-      const Token room = room_.Mine(gpu) + allowed - allowed_.Mine(gpu);
+      const Token has = moved_ ? allowed_.Mine(gpu) - room_.Mine(gpu) : scratch_.load[gpu];
+      const Token room = allowed - has;
       allowed_.Set(gpu, allowed);
       room_.Set(gpu, room);
       over.AddIf(room < 0, gpu);
@@ -282,6 +277,7 @@ class SplitBody {
     });
     over_ = team_.Union(over);
     roomy_ = team_.Union(roomy);
+    moved_ = true;
   }
 
   // The largest tokens / speed of a GPU.
@@ -576,6 +572,7 @@ class SplitBody {
   Set changed_ = Set::None();  // GPUs whose steps may have changed
   Set partial_ = Set::None();  // GPUs that may have a part without tokens: see NextLevel
   Token pushed_ = 0;           // by PushFrom
+  bool moved_ = false;         // GPUs have what `room_` and `allowed_` tell, no longer equal shares
   bool raised_ = false;        // the peak is above the lower bound that FindPeak began with
   bool few_ = false;           // an expert has fewer tokens than slots
   int32_t num_levels_ = 0;
