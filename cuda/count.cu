@@ -1,6 +1,7 @@
 #include "base/status_macros.h"
 #include "cuda/count.h"
 #include "cuda/kernels/histogram_device.cuh"
+#include "cuda/kernels/turn_device.cuh"
 #include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 
@@ -25,6 +26,7 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
     AddBin(args, BinOfChoice<ExpertId>(args, divider, index), histogram, fits);
   }
   if (!fits) return;
+  OfferTurn();
   __syncthreads();
   MergeHistogram(args, histogram);
 }

@@ -1,7 +1,9 @@
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "cuda/count.h"
+#include "cuda/kernels/turn_device.cuh"
 #include "cuda/kernels/warp_device.cuh"
+#include "cuda/launch_in_turn.h"
 #include "cuda/load_kernels.h"
 #include "cuda/quota_route.h"
 #include "cuda/runtime.h"
@@ -200,6 +202,7 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
   const QuotaTable table(args, shared);
   uint32_t* const counters = table.CountersOf(choices, threadIdx.x / Warp::kWidth);
   table.Clear(choices.num_experts);
+  AwaitTurn();
   Chunk left = ChunkAt(choices, grid, blockIdx.x);
   Hand<ExpertId> hand;
   Load(choices, left, hand);  // on its way while the table is made
@@ -220,11 +223,14 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
 }
 
 template <class ExpertId>
-void Launch(const QuotaRouteArgs& args, const QuotaRouteGrid& grid, cudaStream_t stream) {
+absl::Status Launch(const QuotaRouteArgs& args, const QuotaRouteGrid& grid, cudaStream_t stream) {
   const ChoiceGrid choices = GridOfChoices(args.choices);
-  QuotaRouteKernel<ExpertId>
-      <<<choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes, stream>>>(
-          args, choices, MakeTokenDivider(args.choices.top_k));
+  EPLB_ASSIGN_OR_RETURN(
+      const cudaLaunchConfig_t shape,
+      ShapeInTurn(choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes, stream));
+  return ToStatus(cudaLaunchKernelEx(&shape, QuotaRouteKernel<ExpertId>, args, choices,
+                                     MakeTokenDivider(args.choices.top_k)),
+                  "launch of the kernel that routes by quota");
 }
 
 }  // namespace
@@ -241,12 +247,8 @@ absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {
                         args.num_slots, " slots, expected 1 slot or more, and as many as ",
                         kMaxSharedBytes, " bytes of shared memory hold");
   }
-  if (args.choices.id_type == ExpertIdType::kInt32) {
-    Launch<int32_t>(args, grid, stream);
-  } else {
-    Launch<int64_t>(args, grid, stream);
-  }
-  return ToStatus(cudaGetLastError(), "launch of the kernel that routes by quota");
+  return args.choices.id_type == ExpertIdType::kInt32 ? Launch<int32_t>(args, grid, stream)
+                                                      : Launch<int64_t>(args, grid, stream);
 }
 
 absl::Status LoadQuotaRouteKernels() {

@@ -108,6 +108,23 @@ CUcontext CurrentContext() {
 }
 
 constexpr int kKeptDevices = 64;  // the driver is asked each time for other devices
+using KeptFigures = std::array<std::atomic<int32_t>, kKeptDevices>;  // 0: not asked yet
+
+// Returns a figure of the current device, which is never 0.
+absl::StatusOr<int32_t> FigureOfDevice(cudaDeviceAttr attribute, KeptFigures& kept) {
+  int device = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  const bool is_kept = device < kKeptDevices;
+  if (is_kept) {
+    const int32_t known = kept[static_cast<size_t>(device)].load(std::memory_order_relaxed);
+    if (known != 0) return known;
+  }
+  int figure = 0;
+  EPLB_RETURN_IF_ERROR(
+      ToStatus(cudaDeviceGetAttribute(&figure, attribute, device), "cudaDeviceGetAttribute"));
+  if (is_kept) kept[static_cast<size_t>(device)].store(figure, std::memory_order_relaxed);
+  return figure;
+}
 
 }  // namespace
 
@@ -193,22 +210,13 @@ DeviceGuard::~DeviceGuard() {
 }
 
 absl::StatusOr<int32_t> NumMultiprocessors() {
-  static std::array<std::atomic<int32_t>, kKeptDevices> kept{};  // 0: not asked yet
-  int device = 0;
-  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
-  const bool is_kept = device < kKeptDevices;
-  if (is_kept) {
-    const int32_t known = kept[static_cast<size_t>(device)].load(std::memory_order_relaxed);
-    if (known != 0) return known;
-  }
-  int num_multiprocessors = 0;
-  EPLB_RETURN_IF_ERROR(
-      ToStatus(cudaDeviceGetAttribute(&num_multiprocessors, cudaDevAttrMultiProcessorCount, device),
-               "cudaDeviceGetAttribute"));
-  if (is_kept) {
-    kept[static_cast<size_t>(device)].store(num_multiprocessors, std::memory_order_relaxed);
-  }
-  return num_multiprocessors;
+  static KeptFigures kept{};
+  return FigureOfDevice(cudaDevAttrMultiProcessorCount, kept);
+}
+
+absl::StatusOr<int32_t> ComputeCapabilityMajor() {
+  static KeptFigures kept{};
+  return FigureOfDevice(cudaDevAttrComputeCapabilityMajor, kept);
 }
 
 }  // namespace eplb::cuda

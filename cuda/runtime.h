@@ -69,8 +69,9 @@ class DeviceGuard {
   void* context_;     // previous CUcontext of the driver; null: the thread had none
 };
 
-// Returns the multiprocessors of the current device, cached because a launch is shorter than a
-// question to the driver. errors: see ToStatus. threads: safe.
+// Figures of the current device, cached because a launch is shorter than a question to the driver.
+// errors: see ToStatus. threads: safe.
 absl::StatusOr<int32_t> NumMultiprocessors();
+absl::StatusOr<int32_t> ComputeCapabilityMajor();
 
 }  // namespace eplb::cuda

@@ -1,6 +1,8 @@
 #include "base/status_macros.h"
 #include "cuda/kernels/lane_team.h"
+#include "cuda/kernels/turn_device.cuh"
 #include "cuda/kernels/warp_device.cuh"
+#include "cuda/launch_in_turn.h"
 #include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 #include "cuda/split.h"
@@ -25,6 +27,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitKernel(SplitArgs args) {
   const SplitMemory<kWords> memory = CarveMemory<kWords>(args, carver, /*in_registers=*/true);
   const auto index = static_cast<int32_t>(blockIdx.x);
   const auto thread = static_cast<int32_t>(threadIdx.x);
+  AwaitTurn();
   if (thread < kSumThreads) {
     SumSources(args, index, memory, thread, kSumThreads);
   } else {
@@ -42,6 +45,7 @@ __global__ void __launch_bounds__(kThreads, 1) SplitKernel(SplitArgs args) {
     SolveLayer(args, index, memory, NumSourceGroups(args, kSumThreads), LaneTeam<Warp>(Warp()));
   }
   __syncthreads();
+  OfferTurn();
   WriteLayer(args, index, memory, WholeBlock{thread});
 }
 
@@ -50,13 +54,12 @@ __global__ void __launch_bounds__(kThreads, 1) SplitKernel(SplitArgs args) {
 absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSplitArgs(args));
   if (args.num_layers == 0) return absl::OkStatus();
-  const auto bytes = static_cast<size_t>(SplitSharedBytes(args));
-  if (args.shape.num_gpus <= GpuSet<1>::kMaxGpus) {
-    SplitKernel<1><<<args.num_layers, kThreads, bytes, stream>>>(args);
-  } else {
-    SplitKernel<2><<<args.num_layers, kThreads, bytes, stream>>>(args);
-  }
-  return ToStatus(cudaGetLastError(), "launch of the split kernel");
+  EPLB_ASSIGN_OR_RETURN(const cudaLaunchConfig_t shape,
+                        ShapeInTurn(args.num_layers, kThreads, SplitSharedBytes(args), stream));
+  const cudaError_t error = args.shape.num_gpus <= GpuSet<1>::kMaxGpus
+                                ? cudaLaunchKernelEx(&shape, SplitKernel<1>, args)
+                                : cudaLaunchKernelEx(&shape, SplitKernel<2>, args);
+  return ToStatus(error, "launch of the split kernel");
 }
 
 absl::Status LoadSplitKernels() { return LoadKernels(&SplitKernel<1>, &SplitKernel<2>); }

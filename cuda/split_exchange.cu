@@ -1,4 +1,6 @@
 #include "base/status_macros.h"
+#include "cuda/kernels/turn_device.cuh"
+#include "cuda/launch_in_turn.h"
 #include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 #include "cuda/split_exchange.h"
@@ -21,12 +23,14 @@ struct ExchangeBlock {
   __device__ bool Share(bool value) const {
     if (leader()) *shared = value;
     __syncthreads();
+    OfferTurn();  // not before the wait for the answer
     return *shared;
   }
 };
 
 __global__ void __launch_bounds__(kExchangeThreads) SplitExchangeKernel(SplitExchangeArgs args) {
   __shared__ bool in_time;
+  AwaitTurn();
   ExchangeSplit(args, ExchangeBlock{&in_time});
 }
 
@@ -34,8 +38,10 @@ __global__ void __launch_bounds__(kExchangeThreads) SplitExchangeKernel(SplitExc
 
 absl::Status LaunchSplitExchange(const SplitExchangeArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSplitExchangeArgs(args));
-  SplitExchangeKernel<<<1, kExchangeThreads, 0, stream>>>(args);
-  return ToStatus(cudaGetLastError(), "launch of the kernel that exchanges a split");
+  EPLB_ASSIGN_OR_RETURN(const cudaLaunchConfig_t shape,
+                        ShapeInTurn(1, kExchangeThreads, 0, stream));
+  return ToStatus(cudaLaunchKernelEx(&shape, SplitExchangeKernel, args),
+                  "launch of the kernel that exchanges a split");
 }
 
 absl::Status LoadSplitExchangeKernels() { return LoadKernels(&SplitExchangeKernel); }

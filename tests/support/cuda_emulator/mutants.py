@@ -23,6 +23,7 @@ COUNT = "LaunchCountTest*.EqualsThePlainReference"
 ROUTE = "LaunchRouteTest*.EqualsThePlainReference"
 QUOTA = "LaunchQuotaRouteTest*.EqualsThePlainReference*"
 SPLIT = "LaunchSplitTest.SmallShapes*"
+EXCHANGE = "LaunchSplitExchangeTest.AllCounts*"
 
 BARRIERS = [
     Mutant("copy_sums_warps_before_all_have_written", "cuda/copy.cu", "cuda/copy.cu",
@@ -62,6 +63,12 @@ BARRIERS = [
            "AddUpWarps(choices);\n    __syncthreads();\n", "AddUpWarps(choices);\n", QUOTA),
     Mutant("quota_writes_a_counter_that_others_still_read", "cuda/quota_route.cu", "cuda/quota_route.cu",
            "before = counters[bin];\n    Warp::Sync();\n", "before = counters[bin];\n", QUOTA),
+    Mutant("quota_reads_before_its_turn", "cuda/quota_route.cu", "cuda/quota_route.cu", "  AwaitTurn();\n", "", QUOTA),
+    Mutant("exchange_reads_before_its_turn", "cuda/split_exchange.cu", "cuda/split_exchange.cu", "  AwaitTurn();\n", "", EXCHANGE),
+    Mutant("exchange_asks_before_all_counts_are_written", "cuda/split_exchange.cu", "cuda/split_exchange.cu",
+           "    FenceShared();\n    __syncthreads();\n", "    FenceShared();\n", EXCHANGE),
+    Mutant("exchange_shares_what_the_leader_has_not_written", "cuda/split_exchange.cu", "cuda/split_exchange.cu",
+           "*shared = value;\n    __syncthreads();\n", "*shared = value;\n", EXCHANGE),
 ]
 
 TAILS = [

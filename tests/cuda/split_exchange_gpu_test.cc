@@ -1,0 +1,114 @@
+// The exchange of a split between a stream and a thread of the host.
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <vector>
+
+#include "cuda/split_exchange.h"
+#include "tests/cuda/on_device.h"
+#include "tests/cuda/require_gpu.h"
+
+namespace eplb::cuda {
+namespace {
+
+using testing::OnDevice;
+
+// Several counts and slots of each thread.
+constexpr int32_t kCounts = 5000;
+constexpr int32_t kSlots = 2100;
+constexpr int64_t kLongDeadline = int64_t{60} * 1'000'000'000;
+
+std::vector<int64_t> NumbersFrom(int64_t first, int32_t count) {
+  std::vector<int64_t> numbers;
+  for (int32_t i = 0; i < count; ++i) numbers.push_back(first + i);
+  return numbers;
+}
+
+class LaunchSplitExchangeTest : public testing::StreamTest<> {
+ protected:
+  void SetUp() override {
+    testing::StreamTest<>::SetUp();
+    if (IsSkipped()) return;
+    auto memory = MakePinnedMemory((kCounts + kSlots + 3) * sizeof(int64_t));
+    ASSERT_TRUE(memory.ok()) << memory.status();
+    shared_ = *std::move(memory);
+    auto* const words = static_cast<int64_t*>(shared_.get());
+    for (int32_t i = 0; i < kCounts + kSlots + 3; ++i) words[i] = 0;
+    mailbox_ = {.counts = words + 3,
+                .asked = words,
+                .late = words + 1,
+                .answer = words + 3 + kCounts,
+                .answered = words + 2};
+  }
+
+  SplitExchangeArgs Args(int64_t* gathered, int64_t* number, int64_t* own, int64_t deadline_ns) {
+    return {.gathered = gathered,
+            .number = number,
+            .own = own,
+            .mailbox = mailbox_,
+            .num_counts = kCounts,
+            .num_slots = kSlots,
+            .deadline_ns = deadline_ns};
+  }
+
+  // The splitter's part of batch `number`. Returns the counts that it saw.
+  std::vector<int64_t> Answer(int64_t number) const {
+    while (LoadShared(mailbox_.asked) != number && !ends_) std::this_thread::yield();
+    std::vector<int64_t> counts;
+    for (int32_t i = 0; i < kCounts; ++i) counts.push_back(LoadShared(mailbox_.counts + i));
+    for (int32_t i = 0; i < kSlots; ++i) StoreShared(mailbox_.answer + i, number + i);
+    StoreShared(mailbox_.answered, number);
+    return counts;
+  }
+
+  PinnedMemory shared_;
+  SplitMailbox mailbox_;
+  std::atomic<bool> ends_ = false;
+};
+
+// The second launch of a batch follows the first one without other work between them.
+TEST_F(LaunchSplitExchangeTest, AllCountsPrecedeTheQuestionAndTheQuotasAreItsAnswer) {
+  ASSERT_TRUE(LoadSplitExchangeKernels().ok());
+  const OnDevice<int64_t> number(std::vector<int64_t>{0});
+  constexpr int64_t kBatches = 4;
+  for (int64_t batch = 1; batch <= kBatches; batch += 2) {
+    const std::vector<int64_t> counts = NumbersFrom(kCounts * batch, kCounts);
+    const OnDevice<int64_t> gathered(counts);
+    const OnDevice<int64_t> own(std::vector<int64_t>(kSlots, -9));
+    std::vector<int64_t> seen[2];
+    std::thread splitter([&] {
+      seen[0] = Answer(batch);
+      seen[1] = Answer(batch + 1);
+    });
+    const SplitExchangeArgs args =
+        Args(gathered.data(), number.data(), own.data(), kLongDeadline);
+    const absl::Status first = LaunchSplitExchange(args, stream_.get());
+    const absl::Status second = LaunchSplitExchange(args, stream_.get());
+    const cudaError_t error = cudaStreamSynchronize(stream_.get());
+    ends_ = error != cudaSuccess;  // no kernel asks any more
+    splitter.join();
+    ASSERT_TRUE(first.ok() && second.ok() && error == cudaSuccess) << first << second;
+    EXPECT_EQ(seen[0], counts);
+    EXPECT_EQ(seen[1], counts);
+    EXPECT_EQ(own.Read(), NumbersFrom(batch + 1, kSlots));
+    ASSERT_EQ(*mailbox_.late, 0);
+  }
+}
+
+TEST_F(LaunchSplitExchangeTest, ALateAnswerLeavesNoQuotas) {
+  ASSERT_TRUE(LoadSplitExchangeKernels().ok());
+  const OnDevice<int64_t> number(std::vector<int64_t>{0});
+  const OnDevice<int64_t> gathered(NumbersFrom(1, kCounts));
+  const OnDevice<int64_t> own(std::vector<int64_t>(kSlots, 5));
+  ASSERT_TRUE(
+      LaunchSplitExchange(Args(gathered.data(), number.data(), own.data(), 1000), stream_.get())
+          .ok());
+  ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
+  EXPECT_EQ(own.Read(), std::vector<int64_t>(kSlots, kNoQuota));
+  EXPECT_EQ(*mailbox_.late, 1);
+}
+
+}  // namespace
+}  // namespace eplb::cuda
