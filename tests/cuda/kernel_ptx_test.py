@@ -1,23 +1,32 @@
 #!/usr/bin/env python3
-"""Checks nvcc's assembly of the kernels: no GPU and no disassembler is needed.
+"""Checks nvcc's assembly and machine code of the kernels: no GPU is needed.
 
 Environment: EPLB_NVCC, EPLB_ROOT, the folder of cuda/.
 """
 import os
+import pathlib
 import re
+import struct
 import subprocess
+import sys
 import tempfile
 import unittest
 
 ACCESS = re.compile(r"^\s*(?:@%p\d+ )?((?:ld|st)\.[\w.]+)", re.M)
 
 
+def compile_kernels(name, output, *options):
+    """Compiles cuda/NAME.cu. Returns what the compiler prints."""
+    root = os.environ["EPLB_ROOT"]
+    return subprocess.run([os.environ["EPLB_NVCC"], *options, "-std=c++20", "-DEPLB_WITH_CUDA=1", f"-I{root}", "-o", output,
+                           f"{root}/cuda/{name}.cu"], check=True, capture_output=True, text=True).stderr
+
+
 def entries(name):
     """{mangled kernel: its code} of cuda/NAME.cu."""
     with tempfile.TemporaryDirectory() as folder:
         ptx = os.path.join(folder, "kernels.ptx")
-        subprocess.run([os.environ["EPLB_NVCC"], "-ptx", "-arch=compute_80", "-std=c++20", "-DEPLB_WITH_CUDA=1",
-                        f"-I{os.environ['EPLB_ROOT']}", "-o", ptx, f"{os.environ['EPLB_ROOT']}/cuda/{name}.cu"], check=True)
+        compile_kernels(name, ptx, "-ptx", "-arch=compute_80")
         with open(ptx, encoding="utf-8") as file:
             return {part[:part.index("(")]: part for part in file.read().split(".entry ")[1:]}
 
@@ -111,6 +120,85 @@ class KernelsOfChoices(unittest.TestCase):
             self.assertNotRegex(code, r"\.local|\bcall\b|(?:div|rem)\.s64|(?:atom|red)\.shared[\w.]*64", kernel)
             for access in accesses(code):
                 self.assertRegex(access, r"\.(?:global|shared|param)", kernel)
+
+
+def sections(cubin):
+    """{name: bytes of it} of an ELF file of 64 bits."""
+    data = pathlib.Path(cubin).read_bytes()
+    table, = struct.unpack_from("<Q", data, 0x28)
+    size, number, names = struct.unpack_from("<HHH", data, 0x3A)
+    headers = [struct.unpack_from("<II4Q", data, table + size * i) for i in range(number)]  # name, type, flags, address, offset, bytes
+    names_at = headers[names][4]
+    return {data[names_at + header[0]:data.index(b"\0", names_at + header[0])].decode(): header[5] for header in headers}
+
+
+def disassembler():
+    """The path of nvdisasm from the package nvidia-cuda-nvdisasm; None without it."""
+    return next((path for folder in sys.path for path in pathlib.Path(folder or ".").glob("nvidia/cu*/bin/nvdisasm")), None)
+
+
+BRANCH = re.compile(r"\bBRA `\((\.L_x_\d+)\)")
+
+
+def loops(code):
+    """Each loop of a kernel that nvdisasm has printed, as a list of labels and instructions."""
+    lines = re.findall(r"^(?=\.L_x_\d+:|\s+/\*[0-9a-f]{4,}\*/)\s*(?:/\*\w+\*/)?\s*(.*?) *[:;]", code, re.M)
+    starts = {}
+    for i, line in enumerate(lines):
+        if line.startswith("."):
+            starts[line] = i
+        elif (back := BRANCH.search(line)) and back[1] in starts:
+            yield lines[starts[back[1]]:i + 1]
+
+
+def executed(loop):
+    """The instructions of one turn that skips each block which a branch skips and which has no atomic and no store."""
+    taken, at = [], 0
+    while at < len(loop):
+        branch = BRANCH.search(loop[at])
+        if not loop[at].startswith("."):
+            taken.append(loop[at])
+        at += 1
+        if branch and branch[1] in loop[at:]:
+            end = loop.index(branch[1], at)
+            if not any(re.search(r"\b(ATOMS|STG)", line) for line in loop[at:end]):
+                at = end
+    return taken
+
+
+class MachineCode(unittest.TestCase):
+    """Code of an H100 or H200."""
+
+    @classmethod
+    def setUpClass(cls):
+        cls.folder = tempfile.TemporaryDirectory()
+        cls.addClassCleanup(cls.folder.cleanup)
+        cls.cubins = {name: f"{cls.folder.name}/{name}.cubin" for name in ("count", "route", "quota_route", "split", "split_exchange")}
+        cls.printed = {name: compile_kernels(name, cubin, "-cubin", "-arch=sm_90", "-Xptxas=-v") for name, cubin in cls.cubins.items()}
+
+    def test_kernels_have_no_local_memory(self):
+        for name, printed in self.printed.items():
+            used = re.findall(r"(\d+) bytes stack frame, (\d+) bytes spill stores, (\d+) bytes spill loads", printed)
+            self.assertTrue(used, name)
+            self.assertEqual(set(used), {("0", "0", "0")}, name)
+
+    # More would not stay in the cache of instructions.
+    def test_split_of_up_to_64_gpus_has_at_most_60_kib(self):
+        sizes = [size for name, size in sections(self.cubins["split"]).items() if name.startswith(".text.") and "SplitKernelILi1E" in name]
+        self.assertEqual(len(sizes), 1)
+        self.assertLessEqual(sizes[0], 60 * 1024)
+
+    # Without padding, and of one token.
+    def test_four_choices_are_counted_and_routed_by_200_instructions(self):
+        if disassembler() is None:
+            self.skipTest("nvdisasm is missing: pip install nvidia-cuda-nvdisasm")
+        code = subprocess.run([disassembler(), "-c", self.cubins["route"]], check=True, capture_output=True, text=True).stdout
+        kernels = [kernel for kernel in code.split("//--------------------- .text.")[1:] if "11RouteKernel" in kernel.split()[0]]
+        self.assertEqual(len(kernels), 2, "ids of 4 and of 8 bytes")
+        for kernel in kernels:
+            counting = [loop for loop in loops(kernel) if sum("ATOMS" in line for line in loop) == 4]
+            self.assertEqual(len(counting), 1, kernel.split()[0])
+            self.assertLessEqual(len(executed(counting[0])), 200, kernel.split()[0])
 
 
 if __name__ == "__main__":
