@@ -13,6 +13,20 @@ inline constexpr auto kFields<EndedRun> =
     std::tuple{Field{"run_id", &EndedRun::run_id}, Field{"run_number", &EndedRun::run_number}};
 
 template <>
+inline constexpr auto kFields<SavedTime> =
+    std::tuple{Field{"earlier_seconds", &SavedTime::earlier_seconds},
+               Field{"token_seconds", &SavedTime::token_seconds},
+               Field{"peak_tokens", &SavedTime::peak_tokens},
+               Field{"step_seconds", &SavedTime::step_seconds},
+               Field{"pairs", &SavedTime::pairs},
+               Field{"peak_peak", &SavedTime::peak_peak},
+               Field{"peak_mean", &SavedTime::peak_mean},
+               Field{"mean_mean", &SavedTime::mean_mean},
+               Field{"peak_seconds", &SavedTime::peak_seconds},
+               Field{"mean_seconds", &SavedTime::mean_seconds},
+               Field{"seconds_seconds", &SavedTime::seconds_seconds}};
+
+template <>
 inline constexpr auto kFields<JobMemory> =
     std::tuple{Field{"term", &JobMemory::term},
                Field{"serial", &JobMemory::serial},
@@ -32,7 +46,8 @@ inline constexpr auto kFields<JobMemory> =
                Field{"gap_seconds", &JobMemory::gap_seconds},
                Field{"next_version", &JobMemory::next_version},
                Field{"slow_gpus", &JobMemory::slow_gpus, kMaxMemoryBytes},
-               Field{"paused_by_lost_store", &JobMemory::paused_by_lost_store}};
+               Field{"paused_by_lost_store", &JobMemory::paused_by_lost_store},
+               Field{"saved", &JobMemory::saved}};
 
 void ToProto(const SettingsPatch& patch, v1::PolicySettings* out) {
   for (const auto& [name, value] : patch) FindSetting(name)->Set(value, out);

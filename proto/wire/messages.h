@@ -112,6 +112,22 @@ struct EndedRun {
 };
 inline constexpr size_t kMaxEndedRuns = 16;  // older runs have lower run numbers and are dropped
 
+// Sums behind the time that a job saved; see SavedTime of proto/eplb/v1/types.proto.
+struct SavedTime {
+  double earlier_seconds = 0;
+  double token_seconds = 0;
+  double peak_tokens = 0;
+  double step_seconds = 0;
+  int64_t pairs = 0;
+  double peak_peak = 0;
+  double peak_mean = 0;
+  double mean_mean = 0;
+  double peak_seconds = 0;
+  double mean_seconds = 0;
+  double seconds_seconds = 0;
+  friend bool operator==(const SavedTime&, const SavedTime&) = default;
+};
+
 struct JobMemory {
   int64_t term = 0;
   int64_t serial = 0;
@@ -133,6 +149,7 @@ struct JobMemory {
   int64_t next_version = 0;
   std::string slow_gpus = {};  // see ParseSpeeds
   bool paused_by_lost_store = false;
+  SavedTime saved = {};
 
   friend bool operator==(const JobMemory&, const JobMemory&) = default;
 };

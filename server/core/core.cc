@@ -16,6 +16,7 @@
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/proposal.h"
 #include "server/core/decisions/recovery.h"
+#include "server/core/decisions/saved_time.h"
 #include "server/core/decisions/versions.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/answers.h"
@@ -273,6 +274,7 @@ void Handle(DecisionContext& context, Sender sender, const wire::LoadReport& rep
   if (!outcome.completed) return;
   ++counters.windows;
   job.reports.covered_step = job.windows.complete.back().last_step;
+  NoteSaved(context, job, outcome.measured);
   if (outcome.measured) {
     NoteMeasured(context, job);
   } else {

@@ -15,6 +15,7 @@
 #include "server/core/decisions/gpu_speeds.h"
 #include "server/core/decisions/plans.h"
 #include "server/core/decisions/prices.h"
+#include "server/core/decisions/saved_time.h"
 #include "server/core/decisions/watchdog.h"
 #include "server/core/ranks/run_registry.h"
 #include "server/core/ranks/stall.h"
@@ -139,13 +140,7 @@ void ShowDecisions(const State& state, Job& job, v1::JobStatus& status) {
     newest.clear_scenarios();
     newest.clear_objective();
   }
-  if (job.decisions.account.pause_seconds > 0)
-    status.set_spent_seconds(job.decisions.account.pause_seconds);
-  if (!job.current) return;
-  const double token_seconds = CostsOf(state, job).token_seconds;
-  if (token_seconds > 0 && job.decisions.account.windows > 0) {
-    status.set_saved_seconds(job.decisions.account.saved_peak_tokens * token_seconds);
-  }
+  ShowSaved(state, job, status);
 }
 
 void ShowSwitchTime(const Job& job, v1::JobStatus& status) {

@@ -261,15 +261,7 @@ void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal)
   NoteSeen(context, job);  // a rank's answer may come after the others' windows
 }
 
-void NoteMeasured(DecisionContext& context, Job& job) {
-  const Measured& measured = *job.windows.measured;
-  if (measured.peak_load_without_eplb) {
-    ++job.decisions.account.windows;
-    job.decisions.account.saved_peak_tokens +=
-        *measured.peak_load_without_eplb - measured.peak_load;
-  }
-  NoteSeen(context, job);
-}
+void NoteMeasured(DecisionContext& context, Job& job) { NoteSeen(context, job); }
 
 const v1::Plan* NewestSwitched(const Job& job) {
   const auto found = std::find_if(job.plans.rbegin(), job.plans.rend(), &HasSwitched);

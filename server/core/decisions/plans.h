@@ -46,7 +46,7 @@ void NoteRankApplied(Job& job, int32_t rank, double pause_seconds, absl::Time no
 void NoteProposed(DecisionContext& context, Job& job, const Proposal& proposal);
 void NoteCommitted(DecisionContext& context, Job& job, const Proposal& proposal);
 
-// windows.measured is new: counts it, and it may be what followed the newest plan that switched.
+// windows.measured is new: it may be what followed the newest plan that switched.
 void NoteMeasured(DecisionContext& context, Job& job);
 
 // The newest plan that switched anything; null when none did.

@@ -11,6 +11,7 @@
 
 #include "base/text.h"
 #include "server/core/state/step_rate.h"
+#include "server/core/values/account.h"
 
 namespace eplb::core {
 namespace {

@@ -28,7 +28,6 @@ Costs CostsOf(const State& state, const Job& job);
 // measured. The price of a byte, and the fixed time of a migration, are those of the newest
 // switches; before the first one it is that of a fast link: were it assumed to be dear, nothing
 // might ever be measured.
-inline constexpr double kExpertsShareOfStep = 0.5;
 Costs PricesOf(const State& state, const Job& job);
 // Returns the limits of the job's next chunks. REQUIRES: job.current.
 BoundaryLimits LimitsOf(const Job& job);

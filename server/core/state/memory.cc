@@ -127,6 +127,7 @@ wire::JobMemory MemoryOf(const Job& job) {
   memory.account_windows = job.decisions.account.windows;
   memory.account_saved_peak_tokens = job.decisions.account.saved_peak_tokens;
   memory.account_pause_seconds = job.decisions.account.pause_seconds;
+  memory.saved = job.decisions.account.saved;
   memory.report_seconds = job.reports.seconds;
   memory.gap_seconds = job.reports.gap_seconds;
   memory.next_version = job.versions.next;
@@ -195,7 +196,7 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   job.quarantine = memory.quarantine;
   job.decisions.last_step = memory.last_decision_step;
   job.decisions.back_off = {.length = memory.back_off_length, .to_skip = memory.back_off_to_skip};
-  job.decisions.account = {.pause_seconds = memory.account_pause_seconds};
+  job.decisions.account = {.pause_seconds = memory.account_pause_seconds, .saved = memory.saved};
   // Older daemons counted the windows against another layout.
   if (memory.account_saved_peak_tokens) {
     job.decisions.account.windows = memory.account_windows;
@@ -251,7 +252,8 @@ void BeginRun(Job& job, const std::string& run_id) {
   job.quarantine.clear();
   job.decisions.last_step.reset();
   job.decisions.back_off = {};
-  job.decisions.account = {};
+  CloseRun(job.decisions.account);
+  job.decisions.sampled.reset();
   job.speeds = {};
   job.decisions.predictions = NewPredictions();
   job.decisions.chooser = {};

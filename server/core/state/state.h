@@ -26,6 +26,7 @@
 #include "server/core/state/step_claims.h"
 #include "server/core/state/step_rate.h"
 #include "server/core/state/windows.h"
+#include "server/core/values/account.h"
 #include "server/core/values/config.h"
 #include "server/core/values/counters.h"
 #include "server/core/values/events.h"
@@ -402,6 +403,13 @@ struct Speeds {
   std::string unused;         // why decisions use no GPU speeds, as was recorded; empty: none
 };
 
+// When a load window was complete, and the version that its last steps ran under; -1: not known.
+struct WindowArrival {
+  int64_t last_step = -1;
+  absl::Time at = absl::InfinitePast();
+  int64_t version = -1;
+};
+
 // Decisions for the current run, and what came of them. Each decision by itself is in Job::plans.
 struct Decisions {
   std::optional<int64_t> last_step;
@@ -413,6 +421,9 @@ struct Decisions {
   v1::PredictionCounts prediction_counts;  // since the daemon started
   std::deque<MeasuredPause> pauses;        // pauses of the newest chunks
   Account account;
+  WindowArrival arrival;              // of the newest complete window
+  std::optional<StepSample> sampled;  // newest window whose time is in the account's pairs
+  absl::Time account_written = absl::InfinitePast();
   int64_t commits = 0;       // since the daemon started
   double solve_seconds = 0;  // solver's time for its newest answer
   std::string last_reason;

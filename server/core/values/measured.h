@@ -92,11 +92,4 @@ std::optional<Measured> Measure(const Load& load, const GpuTokens& tokens, const
 std::optional<double> BalancednessOf(const GpuTokens* tokens, const SplitTokens* split,
                                      const GpuSpeeds* speeds = nullptr);
 
-// Sums of measured figures since the run began here.
-struct Account {
-  int64_t windows = 0;           // measured windows whose peaks without EPLB are known
-  double saved_peak_tokens = 0;  // sum over them of peak_load_without_eplb - peak_load
-  double pause_seconds = 0;      // sum over committed chunks of the longest boundary of any rank
-};
-
 }  // namespace eplb::core

@@ -110,7 +110,8 @@ JobMemory Largest() {
                    .report_seconds = 1e300,
                    .gap_seconds = 1e300,
                    .next_version = kMost,
-                   .paused_by_lost_store = true};
+                   .paused_by_lost_store = true,
+                   .saved = {.earlier_seconds = -1e300, .pairs = kMost, .seconds_seconds = 1e300}};
   for (size_t run = 0; run < kMaxEndedRuns; ++run) {
     memory.gone.push_back({std::string(kMaxNameLength, 'g'), kMost});
   }

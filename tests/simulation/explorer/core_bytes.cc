@@ -265,6 +265,7 @@ void Simplify(wire::JobMemory& memory, bool carries) {
   memory.account_windows = 0;
   memory.account_saved_peak_tokens.reset();
   memory.account_pause_seconds = 0;
+  memory.saved = {};
   memory.report_seconds = 0;
   memory.slow_gpus.clear();
   memory.gap_seconds = 0;

@@ -1,0 +1,98 @@
+#include "server/core/values/account.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
+#include "base/text.h"
+
+namespace eplb::core {
+namespace {
+
+constexpr int64_t kLeastPairs = 8;
+constexpr double kMostError = 0.5;  // two standard errors of the slope, as a fraction of it
+
+// The least-squares slope of `seconds` over `peak` through the origin at equal `mean`, and twice
+// its standard error.
+TokenTime SlopeOf(const wire::SavedTime& sums) {
+  double peak_peak = sums.peak_peak;
+  double peak_seconds = sums.peak_seconds;
+  double seconds_seconds = sums.seconds_seconds;
+  auto freedom = static_cast<double>(sums.pairs - 1);
+  if (sums.mean_mean > 0) {  // zero if all steps have the same number of tokens
+    peak_peak -= sums.peak_mean * sums.peak_mean / sums.mean_mean;
+    peak_seconds -= sums.peak_mean * sums.mean_seconds / sums.mean_mean;
+    seconds_seconds -= sums.mean_seconds * sums.mean_seconds / sums.mean_mean;
+    freedom -= 1;
+  }
+  // What rounding leaves of a peak that only follows the mean is no sample.
+  constexpr double kRounding = 1e-9;
+  if (sums.pairs < kLeastPairs || !(peak_peak > kRounding * sums.peak_peak)) return {};
+  const double slope = peak_seconds / peak_peak;
+  const double left = std::max(0.0, seconds_seconds - slope * peak_seconds);
+  const double error = 2 * std::sqrt(left / freedom / peak_peak);
+  if (!(slope > 0) || !(error <= kMostError * slope)) return {};
+  return {.source = TokenTime::Source::kMeasured, .seconds = slope, .error = error / slope};
+}
+
+}  // namespace
+
+void AddPair(const StepSample& before, const StepSample& after, wire::SavedTime& sums) {
+  const auto weight = static_cast<double>(std::min(before.steps, after.steps));
+  const double peak = after.peak_tokens - before.peak_tokens;
+  const double mean = after.mean_tokens - before.mean_tokens;
+  const double seconds = after.seconds - before.seconds;
+  ++sums.pairs;
+  sums.peak_peak += weight * peak * peak;
+  sums.peak_mean += weight * peak * mean;
+  sums.mean_mean += weight * mean * mean;
+  sums.peak_seconds += weight * peak * seconds;
+  sums.mean_seconds += weight * mean * seconds;
+  sums.seconds_seconds += weight * seconds * seconds;
+}
+
+TokenTime TokenTimeOf(const wire::SavedTime& sums) {
+  if (sums.token_seconds > 0) {
+    return {.source = TokenTime::Source::kGiven, .seconds = sums.token_seconds};
+  }
+  if (!(sums.peak_tokens > 0) || !(sums.step_seconds > 0)) return {};
+  const double whole_step = sums.step_seconds / sums.peak_tokens;
+  TokenTime slope = SlopeOf(sums);
+  if (slope.source == TokenTime::Source::kNone) {
+    return {.source = TokenTime::Source::kAssumed, .seconds = kExpertsShareOfStep * whole_step};
+  }
+  slope.seconds = std::min(slope.seconds, whole_step);
+  return slope;
+}
+
+double GrossSeconds(const Account& account) {
+  return account.saved.earlier_seconds +
+         account.saved_peak_tokens * TokenTimeOf(account.saved).seconds;
+}
+
+void CloseRun(Account& account) {
+  account = {.pause_seconds = account.pause_seconds,
+             .saved = {.earlier_seconds = GrossSeconds(account)}};
+}
+
+std::string TokenTimeText(const wire::SavedTime& sums) {
+  const TokenTime time = TokenTimeOf(sums);
+  const std::string costs = absl::StrCat("a token costs ", SecondsText(time.seconds));
+  switch (time.source) {
+    case TokenTime::Source::kNone:
+      break;
+    case TokenTime::Source::kGiven:
+      return costs + ", as cost.token_ns states";
+    case TokenTime::Source::kMeasured:
+      return absl::StrFormat("%s +- %.0f %%, measured from the step times of %d pairs of windows",
+                             costs, std::ceil(100 * time.error), sums.pairs);
+    case TokenTime::Source::kAssumed:
+      return costs +
+             ", which assumes that experts take half of a step: step times do not show it yet";
+  }
+  return "";
+}
+
+}  // namespace eplb::core

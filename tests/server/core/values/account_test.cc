@@ -1,0 +1,109 @@
+// The time of a token from samples of step times, and an account over runs.
+#include "server/core/values/account.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <random>
+#include <vector>
+
+namespace eplb::core {
+namespace {
+
+using ::testing::HasSubstr;
+using Source = TokenTime::Source;
+
+constexpr double kFixed = 0.1;    // seconds of a step without experts
+constexpr double kSlope = 2e-6;   // seconds of a token on the fullest GPU
+constexpr double kOthers = 1e-6;  // seconds of all other work on a token
+
+struct Noise {
+  double seconds = 0;      // standard deviation of a window's step time
+  double tokens = 0;       // of the tokens of a step, as a fraction
+  double imbalance = 0.1;  // of peak / mean
+};
+
+// Windows of 50 steps with 100,000 tokens on the mean GPU.
+wire::SavedTime SumsOf(int windows, const Noise& noise, uint32_t seed = 1) {
+  std::mt19937 random(seed);
+  std::normal_distribution<double> normal;
+  std::vector<StepSample> samples;
+  wire::SavedTime sums;
+  for (int i = 0; i < windows; ++i) {
+    const double mean = 100'000 * (1 + noise.tokens * normal(random));
+    const double peak = mean * (1.4 + noise.imbalance * normal(random));
+    const double seconds = kFixed + kSlope * peak + kOthers * mean + noise.seconds * normal(random);
+    samples.push_back({.steps = 50, .seconds = seconds, .peak_tokens = peak, .mean_tokens = mean});
+    sums.peak_tokens += 50 * peak;
+    sums.step_seconds += 50 * seconds;
+    if (i > 0) AddPair(samples[samples.size() - 2], samples.back(), sums);
+  }
+  return sums;
+}
+
+TEST(TokenTimeTest, IsTheSlopeOfTheStepTimeOverTheTokensOfTheFullestGpus) {
+  const TokenTime time = TokenTimeOf(SumsOf(20, {}));
+  EXPECT_EQ(time.source, Source::kMeasured);
+  EXPECT_NEAR(time.seconds, kSlope, 1e-12);
+  EXPECT_NEAR(time.error, 0, 1e-6);
+}
+
+TEST(TokenTimeTest, WorkThatGrowsWithAllTokensIsNotTakenForThatOfExperts) {
+  const TokenTime time = TokenTimeOf(SumsOf(40, {.tokens = 0.05}));
+  EXPECT_EQ(time.source, Source::kMeasured);
+  EXPECT_NEAR(time.seconds, kSlope, 1e-12);
+}
+
+TEST(TokenTimeTest, TheErrorCoversTheTruthInMostOfManyRuns) {
+  int held = 0;
+  constexpr int kRuns = 200;
+  for (uint32_t seed = 0; seed < kRuns; ++seed) {
+    const TokenTime time = TokenTimeOf(SumsOf(60, {.seconds = 0.01, .tokens = 0.02}, seed));
+    ASSERT_EQ(time.source, Source::kMeasured) << seed;
+    if (std::abs(time.seconds - kSlope) <= time.error * time.seconds) ++held;
+  }
+  EXPECT_GE(held, kRuns * 85 / 100);
+}
+
+TEST(TokenTimeTest, StepTimesThatDoNotShowItLeaveTheAssumption) {
+  for (const Noise& noise :
+       {Noise{.seconds = 0.1, .imbalance = 0.001}, Noise{.seconds = 0.1, .imbalance = 0},
+        Noise{.tokens = 0.1, .imbalance = 0}}) {
+    const wire::SavedTime sums = SumsOf(20, noise);
+    const TokenTime time = TokenTimeOf(sums);
+    EXPECT_EQ(time.source, Source::kAssumed);
+    EXPECT_DOUBLE_EQ(time.seconds, 0.5 * sums.step_seconds / sums.peak_tokens);
+    EXPECT_THAT(TokenTimeText(sums), HasSubstr("assumes that experts take half of a step"));
+  }
+  EXPECT_EQ(TokenTimeOf(SumsOf(5, {})).source, Source::kAssumed) << "too few pairs";
+}
+
+TEST(TokenTimeTest, AGivenPriceReplacesWhatStepsShowAndNothingGivesNone) {
+  wire::SavedTime sums = SumsOf(20, {});
+  sums.token_seconds = 3e-6;
+  EXPECT_EQ(TokenTimeOf(sums).source, Source::kGiven);
+  EXPECT_EQ(TokenTimeText(sums), "a token costs 3 us, as cost.token_ns states");
+  EXPECT_EQ(TokenTimeOf({}).source, Source::kNone);
+}
+
+TEST(TokenTimeTest, TokensNeverCostMoreThanTheWholeStep) {
+  wire::SavedTime sums = SumsOf(20, {});
+  sums.step_seconds /= 10;
+  EXPECT_DOUBLE_EQ(TokenTimeOf(sums).seconds, sums.step_seconds / sums.peak_tokens);
+}
+
+TEST(AccountTest, ARunsSavingsAreKeptInSecondsWhenTheNextOneBegins) {
+  Account account{.windows = 20, .saved_peak_tokens = 1e6, .pause_seconds = 0.5};
+  account.saved = SumsOf(20, {});
+  account.saved.earlier_seconds = 3;
+  EXPECT_NEAR(GrossSeconds(account), 5, 1e-6);
+  CloseRun(account);
+  EXPECT_NEAR(GrossSeconds(account), 5, 1e-6);
+  EXPECT_EQ(account.pause_seconds, 0.5);
+  EXPECT_EQ(account.windows, 0);
+  EXPECT_EQ(account.saved.pairs, 0) << "the next run may be of another model";
+}
+
+}  // namespace
+}  // namespace eplb::core
