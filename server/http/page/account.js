@@ -25,6 +25,14 @@ eplb.account = (() => {
     },
   };
 
+  // The one figure of a job: time saved, net of pauses. Returns {value, note, kind} of its tile.
+  const net = (job, source) => {
+    const words = WORDS[source], value = eplb.format.netSaved(job), spent = isNumber(job.spent_seconds);
+    // Without a price of its moves a file does not know what they cost; a daemon without a switch had no pause.
+    if (value === null || (!spent && source !== "daemon")) return { value: "not known", note: value === null ? words.price : words.unspent };
+    return { value: seconds(value), note: `against one slot per expert${spent ? `, less ${words.spent}` : ""}`, kind: value < 0 ? "busy" : "" };
+  };
+
   const create = (context) => {
     const words = WORDS[context.kind];
     const { node, body } = panel("account", "The account", words.help);
@@ -48,7 +56,7 @@ eplb.account = (() => {
       redraw(tiles,
         tile("saved", known ? seconds(job.saved_seconds) : "not known", known ? "against one slot per expert" : words.price),
         tile("spent", spent ? seconds(job.spent_seconds) : "–", spent ? words.spent : words.unspent),
-        tile("net", known && (spent || context.kind === "daemon") ? seconds(job.saved_seconds - (job.spent_seconds ?? 0)) : "not known", ""),
+        tile("net", net(job, context.kind).value),
         tile("moved", weighed ? eplb.format.bytes(moved) : "not known", `by the ${count(plans.length)} newest decisions`),
         tile("predictions that held", judged.length ? `${held} of ${judged.length}` : "–",
           `within the error, of the ${count(plans.length)} newest decisions`));
@@ -57,5 +65,5 @@ eplb.account = (() => {
     };
     return { node, update };
   };
-  return { create };
+  return { create, net };
 })();

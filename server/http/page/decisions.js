@@ -2,8 +2,8 @@
 "use strict";
 
 eplb.decisions = (() => {
-  const { el, redraw, columns, table, panel } = eplb.dom;
-  const { clock, count, counted, balancedness } = eplb.format;
+  const { el, redraw, columns, table, unfold, panel } = eplb.dom;
+  const { brief, clock, count, counted, balancedness } = eplb.format;
   const SHOWN = 200;
   const NAMED = ["plan", "unix_micros", "result"];  // in front of the reason
 
@@ -38,14 +38,14 @@ eplb.decisions = (() => {
   };
 
   const create = (context) => {
-    const { node, body } = panel("decisions", "Decisions and events", "Newest first. Each decision has its reason.");
+    const { node, body } = panel("decisions", "Decisions and events", "Newest first. A click on a line shows the whole reason and the figures of the decision.");
     const find = el("input", { type: "search", placeholder: "committed, rank 3, min_gain ..", "aria-label": "Search decisions and events" });
     const note = el("p", { class: "note", role: "status" });
-    const open = new Set();  // decisions whose scenarios are shown
-    const scenarios = ({ key, plan }) => plan?.scenarios?.length ? el("details", { class: "behind", open: open.has(key), "data-key": key },
-      el("summary", {}, `${plan.scenarios.length} scenarios: balancedness under any mixture at least ${
-        balancedness(plan.objective.mixtures_at_least, 4)}, before ${balancedness(plan.objective.mixtures_at_least_in_force, 4)}`),
-      open.has(key) ? table(`Scenarios of plan ${plan.plan}`, SCENARIO, [...plan.scenarios, mixtures(plan.objective)]) : null) : null;
+    // The whole reason, the figures, and a row for each load that the placement was made for.
+    const rest = ({ text, figures, plan }) => [el("p", { class: "text" }, text), figures ? el("p", { class: "figures" }, figures) : null,
+      plan?.scenarios?.length ? el("p", { class: "figures" }, `${plan.scenarios.length} scenarios: balancedness under any mixture at least ${
+        balancedness(plan.objective.mixtures_at_least, 4)}, before ${balancedness(plan.objective.mixtures_at_least_in_force, 4)}`) : null,
+      plan?.scenarios?.length ? table(`Scenarios of plan ${plan.plan}`, SCENARIO, [...plan.scenarios, mixtures(plan.objective)]) : null];
     const list = el("ol", { class: "log", tabindex: "0", "aria-label": "Decisions and events, newest first" });
     body.append(find, note, list);
     let data = null;
@@ -61,13 +61,9 @@ eplb.decisions = (() => {
         + (data.job.events_known === false ? ". What operators did is known to the daemon alone: eplbctl get events --limit 1000 -o json > DIR/events.json" : "");
       redraw(list, ...found.slice(0, SHOWN).map((one) => el("li", { class: one.kind },
         el("span", { class: "time" }, clock(one.at)), el("span", { class: "name" }, one.name),
-        el("span", { class: "text" }, one.text), one.figures ? el("span", { class: "figures" }, one.figures) : null, scenarios(one))));
+        one.figures || brief(one.text) !== one.text ? unfold(one.key, brief(one.text), () => rest(one)) : el("span", { class: "more" }, one.text))));
     };
-    list.addEventListener("toggle", ({ target }) => {
-      if (target.open === open.has(target.dataset.key)) return;
-      if (target.open) open.add(target.dataset.key); else open.delete(target.dataset.key);
-      draw();
-    }, true);
+    list.addEventListener("unfold", draw);
     find.addEventListener("input", () => { context.setView({ find: find.value || null }); draw(); });
     const update = (fresh, view) => {
       data = fresh;

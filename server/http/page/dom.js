@@ -23,7 +23,9 @@ eplb.dom = (() => {
   const morph = (old, fresh) => {
     if (old.nodeType !== fresh.nodeType || old.nodeName !== fresh.nodeName) { old.replaceWith(fresh); return; }
     if (old.nodeType === Node.TEXT_NODE) { if (old.data !== fresh.data) old.data = fresh.data; return; }
-    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name)) old.removeAttribute(name);
+    // A line that was unfolded a moment ago stays open, although its event is still to come.
+    const kept = old.dataset.key !== undefined && old.dataset.key === fresh.dataset.key ? "open" : "";
+    for (const { name } of [...old.attributes]) if (!fresh.hasAttribute(name) && name !== kept) old.removeAttribute(name);
     for (const { name, value } of fresh.attributes) {
       if (old.getAttribute(name) === value) continue;
       // The page's policy forbids styles in attributes, and permits them through the document's own interface.
@@ -40,8 +42,8 @@ eplb.dom = (() => {
   const redraw = (node, ...children) => morphChildren(node, children.flat().filter((child) => child !== null && child !== "")
     .map((child) => typeof child === "string" ? document.createTextNode(child) : child));
 
-  // A figure with its name.
-  const tile = (name, value, note = "", help = "") => el("div", { class: "tile", title: help || undefined },
+  // A figure with its name. kind: "busy" for one that is worth a look.
+  const tile = (name, value, note = "", help = "", kind = "") => el("div", { class: `tile ${kind}`, title: help || undefined },
     el("dt", {}, name), el("dd", {}, value), note ? el("dd", { class: "note" }, note) : null);
 
   // Columns of a message, as figures.js has them, but for those without a value in any of the rows.
@@ -72,14 +74,30 @@ eplb.dom = (() => {
     return { node: details, refresh: show };
   };
   const opened = {};
+  // One line, with the rest behind a click. more: makes the rest. Redraws keep it open; "unfold" asks the owner for a redraw.
+  const unfold = (key, line, more) => el("details", { class: "more", open: opened[key] ?? false, "data-key": key },
+    el("summary", {}, line), opened[key] ? more() : null);
+  document.addEventListener("toggle", ({ target }) => {
+    const { key } = target.dataset;
+    if (key === undefined || (opened[key] ?? false) === target.open) return;
+    opened[key] = target.open;
+    target.dispatchEvent(new Event("unfold", { bubbles: true }));
+  }, true);
+  // A text in one line, with the whole of it behind a click if the line is shorter.
+  const folded = (key, text) => {
+    const line = eplb.format.brief(text);
+    return line === text ? el("span", { class: "more" }, text) : unfold(key, line, () => el("p", {}, text));
+  };
 
+  // help: behind the question mark beside the title.
   const panel = (id, title, help) => {
     const body = el("div", { class: "body" });
     const node = el("section", { id, class: "panel", "aria-labelledby": `${id}-title` },
-      el("h2", { id: `${id}-title` }, title), help ? el("p", { class: "help" }, help) : null, body);
+      el("h2", { id: `${id}-title` }, title),
+      help ? el("details", { class: "help" }, el("summary", { "aria-label": `About: ${title}` }, "?"), el("p", {}, help)) : null, body);
     return { node, body };
   };
 
   const css = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-  return { el, svg, redraw, tile, columns, table, behind, panel, css };
+  return { el, svg, redraw, tile, columns, table, behind, unfold, folded, panel, css };
 })();

@@ -50,6 +50,14 @@ eplb.format = (() => {
     return `${one}${numbers.length === 1 ? "" : "s"} ${shown}${rest > 0 ? ` and ${rest} more` : ""}`;
   };
 
+  // One line of at most `most` characters, cut at the end of a clause if there is one in its second half, otherwise of a word.
+  const brief = (text, most = 72) => {
+    if (text.length <= most) return text;
+    const start = text.slice(0, most - 1);
+    const clause = Math.max(...[", ", "; ", ": ", " ("].map((end) => start.lastIndexOf(end)));
+    return `${start.slice(0, clause >= most / 2 ? clause : start.includes(" ") ? start.lastIndexOf(" ") : most - 1)}…`;
+  };
+
   const UNITS = { COUNT: count, RATIO: balancedness, PERCENT: percent, SECONDS: seconds, BYTES: bytes, UNIX_MICROS: utc };
   const plain = (value) => value === true ? "yes" : value === false ? "" : Array.isArray(value) ? value.join(", ") : String(value?.name ?? value ?? "");
   // A value of a message as its column shows it. field: of figures.js.
@@ -73,33 +81,28 @@ eplb.format = (() => {
     return "";
   };
   const ended = (job) => ["FINISHED", "FAILED", "LOST", "REPLAYED"].includes(job.state);
-  const measured = (job) => job.balancedness > 0
-    ? `balancedness ${balancedness(job.balancedness)} measured, ${balancedness(job.balancedness_without_eplb)} computed without EPLB`
-    : job.not_measured_reason || "no complete load window yet";
+  // Seconds that the job saved, net of its pauses; null: not known.
+  const netSaved = (job) => isNumber(job.saved_seconds) ? job.saved_seconds - (job.spent_seconds ?? 0) : null;
+  const isWorse = (job) => netSaved(job) < 0 || (job.balancedness > 0 && job.balancedness < 0.999 * job.balancedness_without_eplb);
+  // What a job does, in one sentence; its figures have places of their own. kind: bad, busy (worth a look), good or ended.
   const sentence = (job) => {
     const wrong = trouble(job);
     if (wrong) return { kind: "bad", text: wrong };
     if (job.state === "REPLAYED") return { kind: "ended", text: job.end_reason };
     if (ended(job)) {
-      const kind = job.state === "FINISHED" ? "ended" : "bad";
-      return { kind, text: `${job.state.toLowerCase()} at step ${count(job.step)}: ${job.end_reason || measured(job)}` };
+      return { kind: job.state === "FINISHED" ? "ended" : "bad",
+        text: `${job.state.toLowerCase()} at step ${count(job.step)}${job.end_reason ? `: ${job.end_reason}` : ""}` };
     }
-    if (job.paused) return { kind: "busy", text: `Paused: ${job.pause_reason || "by an operator"}. ${measured(job)}` };
+    if (job.paused) return { kind: "busy", text: `Paused: ${job.pause_reason || "by an operator"}` };
     const missing = job.world_size - job.connected_ranks;
-    if (missing > 0) {
-      return { kind: "busy", text: `${job.state}, ${counted(missing, "rank")} of ${count(job.world_size)} not connected; ${measured(job)}` };
-    }
-    if (job.worse_reason) return { kind: "busy", text: `${job.state} at step ${count(job.step)}, ${job.worse_reason}` };
-    const worse = job.balancedness > 0 && job.balancedness < 0.999 * job.balancedness_without_eplb;
-    const waits = job.waiting_for ? `, waits for ${job.waiting_for}` : "";
-    return {
-      kind: job.state === "IDLE" && !worse ? "good" : "busy",
-      text: job.state === "IDLE" ? `At step ${count(job.step)}, no rebalance in flight: ${measured(job)}`
-        : `${job.state} at step ${count(job.step)}${waits}: ${measured(job)}`,
-    };
+    if (missing > 0) return { kind: "busy", text: `${counted(missing, "rank")} of ${count(job.world_size)} not connected` };
+    if (job.worse_reason) return { kind: "busy", text: job.worse_reason };
+    if (isWorse(job)) return { kind: "busy", text: "Less even, or slower, than without EPLB" };
+    if (job.state !== "IDLE") return { kind: "good", text: `Rebalancing${job.waiting_for ? `: waits for ${job.waiting_for}` : ""}` };
+    return { kind: "good", text: job.balancedness > 0 ? "No rebalance in flight" : job.not_measured_reason || "No complete load window yet" };
   };
 
-  return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, figure, sentence, ended };
+  return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, brief, figure, sentence, ended, netSaved };
 })();
 
 // Windows of one run for charts, steps rising.
@@ -131,6 +134,14 @@ eplb.series = (() => {
     }
     return all;
   };
+  // Returns the step at a time, between the times of windows; null: no window has a time.
+  const stepAt = (windows, micros) => {
+    const next = windows.findIndex((one) => one.completed_unix_micros >= micros);
+    if (next < 0) return windows[windows.length - 1]?.completed_unix_micros > 0 ? windows[windows.length - 1].last_step : null;
+    if (next === 0) return windows[0].first_step;
+    const from = windows[next - 1], to = windows[next];
+    return from.last_step + (to.last_step - from.last_step) * (micros - from.completed_unix_micros) / (to.completed_unix_micros - from.completed_unix_micros);
+  };
   // Decisions that changed something, oldest first.
   const switches = (plans) => plans.filter((plan) => plan.chunks_committed > 0).slice().reverse();
   // False for a figure that is computed on the load that was decided on. A store of 0.1.0 has errors alone.
@@ -154,6 +165,6 @@ eplb.series = (() => {
     const low = rows.reduce((least, row) => row.reduce((a, b) => Math.min(a, b ?? a), least), Infinity);
     return Number.isFinite(low) ? low : 0;
   };
-  return { ofNewestRun, columns, switches, isPrediction, predictions, ratios, peak, least };
+  return { ofNewestRun, columns, stepAt, switches, isPrediction, predictions, ratios, peak, least };
 })();
 if (typeof module !== "undefined") module.exports = eplb;

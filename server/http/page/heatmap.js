@@ -6,54 +6,6 @@ eplb.heatmap = (() => {
   const { count, steps, isNumber, clock } = eplb.format;
   const KEPT = 48;  // windows whose loads stay in this page
 
-  // One map: rows are layers, columns GPUs. onread: gets (layer, gpu) under pointer or cursor.
-  const map = (name, onread) => {
-    const canvas = el("canvas", { tabindex: "0", role: "img", "aria-label": `${name}: heat map of layers by GPUs; arrow keys move a cursor, the line below reads its cell` });
-    const caption = el("figcaption", {}, name);
-    const frame = el("span", { class: "cursor", hidden: true });
-    const node = el("figure", { class: "map" }, caption, el("div", { class: "cells" }, canvas, frame));
-    let ratios = [];
-    let cursor = null;
-    const drawCursor = () => {
-      frame.hidden = !cursor || ratios[cursor[0]]?.[cursor[1]] === undefined;
-      if (frame.hidden) return;
-      const height = 100 / ratios.length, width = 100 / ratios[0].length;
-      Object.assign(frame.style, { top: `${cursor[0] * height}%`, left: `${cursor[1] * width}%`, height: `${height}%`, width: `${width}%` });
-    };
-    const paint = (low, most) => {
-      const layers = ratios.length, gpus = layers ? ratios[0].length : 0;
-      canvas.hidden = layers === 0;
-      if (layers === 0) return;
-      canvas.style.height = `${Math.max(Math.min(layers * 20, 420), 90)}px`;
-      const image = new ImageData(gpus, layers);
-      const pixels = new Uint32Array(image.data.buffer);
-      ratios.forEach((row, layer) => row.forEach((ratio, gpu) => { pixels[layer * gpus + gpu] = ratio === null ? 0 : eplb.colors.pixel((ratio - low) / (most - low || 1)); }));
-      // One pixel a cell; the browser makes it large without smoothing.
-      canvas.width = gpus;
-      canvas.height = layers;
-      canvas.getContext("2d").putImageData(image, 0, 0);
-    };
-    const read = (layer, gpu) => {
-      cursor = [layer, gpu];
-      drawCursor();
-      onread(layer, gpu);
-    };
-    canvas.addEventListener("pointermove", (event) => {
-      const box = canvas.getBoundingClientRect();
-      const layer = Math.floor((event.clientY - box.top) / box.height * ratios.length);
-      const gpu = Math.floor((event.clientX - box.left) / box.width * (ratios[0]?.length ?? 0));
-      if (ratios[layer]?.[gpu] !== undefined) read(layer, gpu);
-    });
-    canvas.addEventListener("keydown", (event) => {
-      const move = { ArrowUp: [-1, 0], ArrowDown: [1, 0], ArrowLeft: [0, -1], ArrowRight: [0, 1] }[event.key];
-      if (!move || ratios.length === 0) return;
-      event.preventDefault();
-      const [layer, gpu] = cursor ?? [0, -move[1]];
-      read(Math.min(Math.max(layer + move[0], 0), ratios.length - 1), Math.min(Math.max(gpu + move[1], 0), ratios[0].length - 1));
-    });
-    return { node, caption, set: (fresh, low, most) => { ratios = fresh; paint(low, most); drawCursor(); } };
-  };
-
   const legend = () => {
     const begin = el("span"), end = el("span");
     const bar = el("span", { class: "bar", "aria-hidden": "true" }, Array.from({ length: 24 }, (_, i) => {
@@ -68,7 +20,7 @@ eplb.heatmap = (() => {
 
   const create = (context) => {
     const { node, body } = panel("heat", "Load of each GPU in each layer",
-      "Rows are layers, columns GPUs. A cell is a GPU's tokens over the layer's mean; with GPUs of equal speed a layer waits for its brightest cell.");
+      "A cell is a GPU's tokens over the layer's mean; with GPUs of equal speed a layer waits for its brightest cell.");
     const key = legend();
     const place = el("output", { class: "reading", "aria-live": "polite" }, "Point at a cell, or focus a map and use the arrow keys.");
     let loads = null, ratios = { now: [], static: [] };
@@ -78,7 +30,9 @@ eplb.heatmap = (() => {
         : `${count(rows[layer][gpu])} tokens, ${parts[layer][gpu].toFixed(2)} × the mean`;
       place.textContent = `Layer ${context.layerName(layer)}, GPU ${gpu}: ${cell(loads.gpu_loads, ratios.now)}; static layout: ${cell(loads.gpu_loads_static, ratios.static)}`;
     };
-    const before = map("static layout (computed)", read), now = map("placements that ran", read);
+    const map = (name) => eplb.grid.create({ name, rows: "layer", columns: "GPU", read, height: (layers) => Math.max(Math.min(layers * 20, 420), 90) });
+    const before = map("static layout, computed"), now = map("placements that ran");
+    const remark = el("p", { class: "note" });
     const slider = el("input", { type: "range", min: "0", max: "0", step: "1", "aria-label": "Window shown, oldest to newest" });
     const when = el("output", { class: "when" });
     const live = el("button", { type: "button" }, "Newest");
@@ -93,7 +47,7 @@ eplb.heatmap = (() => {
       const total = loads.gpu_loads_static[layer].reduce((a, b) => a + b, 0);
       return { layer, mean: total / row.length, static: fullest(row), now: fullest(ratios.now[layer]) };
     });
-    body.append(el("div", { class: "maps" }, before.node, now.node), key.node, place,
+    body.append(el("div", { class: "maps" }, before.node, now.node), key.node, place, remark,
       el("div", { class: "slider" }, slider, live, when), list.node);
 
     let windows = [];
@@ -109,12 +63,14 @@ eplb.heatmap = (() => {
       ratios = { now: eplb.series.ratios(loads.gpu_loads), static: eplb.series.ratios(loads.gpu_loads_static) };
       const all = [...ratios.now, ...ratios.static];
       const low = eplb.series.least(all), most = eplb.series.peak(all);
-      before.set(ratios.static, low, most);
-      now.set(ratios.now, low, most);
+      const pixel = (ratio) => ratio === null ? 0 : eplb.colors.pixel((ratio - low) / (most - low || 1));
+      before.set(ratios.static, pixel);
+      now.set(ratios.now, pixel);
       key.set(low, most);
       now.caption.textContent = loads.gpu_loads.length === 0 ? "placements that ran: not known for these steps"
-        : context.kind === "trace" ? "placement of the replay, in equal shares" : loads.split === "batch" ? "placements that ran, in equal shares (the job splits each batch exactly: its GPUs were more even than this)"
-          : "placements that ran, as measured";
+        : context.kind === "trace" ? "placements of the replay, computed"
+          : loads.split === "batch" ? "placements that ran, in equal shares" : "placements that ran, measured";
+      remark.textContent = loads.split === "batch" && context.kind !== "trace" ? "The job splits each batch exactly: its GPUs were more even than in equal shares." : "";
       list.refresh();
     };
     let wanted = 0;
@@ -132,8 +88,8 @@ eplb.heatmap = (() => {
         cache.delete(window);
         if (asked !== wanted) return;
         shown = null;  // the next look asks again
-        before.set([], 0, 1);
-        now.set([], 0, 1);
+        before.set([]);
+        now.set([]);
         place.textContent = `Loads of this window: ${error.message}`;
       }
     };

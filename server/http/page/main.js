@@ -2,9 +2,9 @@
 "use strict";
 
 eplb.main = (() => {
-  const { el, redraw, tile, columns } = eplb.dom;
-  const { sentence, count, isNumber, percent, steps, clock, ended } = eplb.format;
-  const PANELS = ["balance", "heatmap", "rebalances", "account", "ranks", "traffic", "layer", "decisions"];
+  const { el, redraw, tile, columns, folded } = eplb.dom;
+  const { sentence, counted, count, isNumber, percent, steps, clock, ended } = eplb.format;
+  const PANELS = ["balance", "heatmap", "account", "ranks", "rebalances", "decisions", "traffic", "layer"];
   const POLL_MS = 2000, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
   // Labels and help texts that differ on a page made from a file, by the label on a page of the daemon.
@@ -53,7 +53,7 @@ eplb.main = (() => {
         history.replaceState(null, "", address(name, viewNow()));
         changed = {};
       }, 250);
-      for (const panel of shown.panels) {
+      for (const panel of shown?.panels ?? []) {
         if (panel.follows?.some((key) => key in view)) panel.update(shown.data, viewNow());
       }
     },
@@ -68,39 +68,41 @@ eplb.main = (() => {
     const panels = PANELS.filter((one) => !source.leftOut.includes(one)).map((one) => eplb[one].create(context(name)));
     const links = el("nav", { class: "sections", "aria-label": "Panels" }, panels.map((panel) =>
       el("a", { href: address(name, { ...route().view, panel: panel.node.id }) }, panel.node.querySelector("h2").textContent)));
-    at("main").replaceChildren(top, links, ...panels.map((panel) => panel.node));
+    at("main").replaceChildren(top, links, el("div", { class: "panels" }, panels.map((panel) => panel.node)));
+    top.addEventListener("unfold", () => drawTop(shown.data));
     shown = { name, top, panels, data: { job: null, windows: [], plans: [], events: [] } };
   };
 
-  // The figures of a job that are known, balancedness first. Two of them stay without a value, because their remarks give the cause.
+  const TILES = ["balancedness", "balancedness_without_eplb", "balancedness_predicted", "balancedness_seen", "step", "connected_ranks", "version"];
+  // The figures of a job that are known. The two of the newest window stay without a value, because their remarks give the cause.
   const tiles = (job) => {
+    const gain = job.balancedness > 0 && job.balancedness_without_eplb > 0 ? job.balancedness - job.balancedness_without_eplb : null;
     const remarks = {
       balancedness: job.measured_last_step ? `steps ${steps(job.measured_first_step, job.measured_last_step)}, ${
         job.split === "batch" ? "exact split of each batch" : "equal shares"}` : job.not_measured_reason,
-      balancedness_without_eplb: job.balancedness > 0 && !isNumber(job.balancedness_without_eplb)
-        ? "a rank's library is too old to report it" : "computed: the same tokens, one slot per expert",
+      balancedness_without_eplb: gain !== null ? `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)} with EPLB; one slot per expert, computed`
+        : job.balancedness > 0 ? "a rank's library is too old to report it" : "computed: one slot per expert",
       balancedness_predicted: (eplb.series.isPrediction(job) ? `± ${job.prediction_error?.toFixed(3) ?? "unknown"}` : "computed")
         + (isNumber(job.balancedness_seen) ? "" : ", not seen yet"),
       connected_ranks: job.engine ? "asks for all GPUs" : `of ${count(job.world_size)}`,
       step: job.engine ? `questions of ${job.engine}` : source.kind === "trace" ? "nothing ran" : ended(job) ? "run has ended" : "",
+      version: `policy ${job.policy?.name || "–"}${job.policy?.mode === "observe" ? ", observes only" : ""}`,
     };
     return columns("JobStatus")
-      .filter(({ key, of }) => key !== "job" && key !== "state" && (of(job) !== "–" || key === "balancedness" || key === "balancedness_without_eplb"))
-      .sort((a, b) => (b.unit === "RATIO") - (a.unit === "RATIO"))
+      .filter(({ key, of }) => TILES.includes(key) && (of(job) !== "–" || key === "balancedness" || key === "balancedness_without_eplb"))
+      .sort((a, b) => TILES.indexOf(a.key) - TILES.indexOf(b.key))
       .map(({ key, name, help, of }) => tile(name, of(job), remarks[key], help));
   };
 
   const drawTop = ({ job, plans }) => {
     const { kind, text } = sentence(job);
-    const gain = job.balancedness > 0 && job.balancedness_without_eplb > 0 ? job.balancedness - job.balancedness_without_eplb : null;
+    const { value, note, kind: worth } = eplb.account.net(job, source.kind);
     redraw(shown.top,
       el("h2", { class: "jobname" }, job.job),
-      el("p", { class: `headline ${kind}` }, text),
-      el("dl", { class: "tiles" }, tiles(job),
-        source.live ? null : tile("fullest GPUs' load", isNumber(job.peak_fall) ? percent(-job.peak_fall) : "–", "against without"),
-        tile("gain", gain === null ? "–" : `${gain < 0 ? "−" : "+"}${Math.abs(gain).toFixed(3)}`, "measured less without EPLB"),
-        tile("policy", job.policy?.name || "–", job.policy?.mode)),
-      plans.length ? el("p", { class: "reason" }, el("strong", {}, "Newest decision: "), plans[0].reason) : "");
+      el("div", { class: `headline ${kind}` }, folded("headline", text)),
+      el("dl", { class: "tiles" }, tile("time saved", value, note, "", worth),
+        source.live ? null : tile("fullest GPUs' load", isNumber(job.peak_fall) ? percent(-job.peak_fall) : "–", "against without"), tiles(job)),
+      plans.length ? el("div", { class: "reason" }, el("strong", {}, "Newest decision: "), folded("newest", plans[0].reason)) : "");
   };
 
   const drawPanels = () => {
@@ -156,10 +158,6 @@ eplb.main = (() => {
     node.hidden = text === "";
     if (node.textContent !== text) node.textContent = text;
   };
-  const notice = (text) => {
-    at("main").replaceChildren(el("p", { class: "notice" }, text));
-    shown = null;
-  };
   const drawState = () => {
     const node = at("connection");
     node.className = state.lost ? "bad" : "good";
@@ -169,30 +167,38 @@ eplb.main = (() => {
     document.body.classList.toggle("stale", source.live && state.lost !== 0);
   };
 
-  // The shown job is listed as its panels have it, so that the page has each figure once.
-  const drawJobs = (chosen) => {
-    const fresh = shown?.name === chosen ? shown.data.job : null;
-    eplb.jobs.draw(at("jobs"), { ...answer, jobs: answer.jobs.map((one) => one.job === fresh?.job ? fresh : one) }, chosen);
+  const overview = eplb.jobs.create({ view: () => viewNow(), setView: (view) => context("").setView(view) });
+  const showInstead = (node) => {
+    shown = null;
+    if (at("main").firstChild !== node) at("main").replaceChildren(node);
+  };
+  // The way back to all jobs, with those in trouble beside the shown one.
+  const drawWay = (chosen) => {
+    const rows = eplb.jobs.rowsOf(answer), bad = rows.filter((row) => row.kind === "bad" && row.job !== chosen).length;
+    redraw(at("jobs"), chosen && rows.length > 1 ? el("a", { href: "#/" }, `All ${counted(answer.jobs.length, "job")}`) : "",
+      chosen && bad > 0 ? el("a", { class: "dot bad", href: address("", { find: eplb.jobs.KINDS.bad }) }, `${count(bad)} ${eplb.jobs.KINDS.bad}`) : "");
+    redraw(at("warnings"), ...answer.warnings.map((text) => el("p", { class: "notice bad" }, text)));
   };
 
   const refresh = async () => {
     answer = await source.get("api/v1/jobs?ranks=0");
     let { job } = route();
-    if (!job && answer.jobs.length === 1) {
+    if (!job && answer.jobs.length === 1 && answer.refusals.length === 0) {
       job = answer.jobs[0].job;
       history.replaceState(null, "", address(job, {}));
     }
     document.title = job ? `${job} · EPLB` : "EPLB";
-    const missing = !job ? answer.jobs.length ? "Choose a job." : "No job has connected yet."
-      : answer.jobs.some((one) => one.job === job) ? "" : source.live ? `The daemon does not know a job ${job}.` : `This report has no job ${job}.`;
-    if (missing) {
-      notice(missing);
-      return drawJobs(job);
+    drawWay(job);
+    if (!job) {
+      showInstead(overview.node);
+      return overview.update(answer);
+    }
+    if (!answer.jobs.some((one) => one.job === job)) {
+      return showInstead(el("p", { class: "notice" }, source.live ? `The daemon does not know a job ${job}.` : `This report has no job ${job}.`));
     }
     const fresh = shown?.name !== job;
     if (fresh) open(job);
     await loadJob();
-    drawJobs(job);
     drawPanels();
     if (fresh) scrollToPanel();
   };

@@ -13,7 +13,7 @@ eplb.rebalances = (() => {
   const phases = (plan) => {
     const { times } = plan;
     const all = [
-      { name: "reports", about: `of steps ${steps(plan.decided_first_step, plan.decided_last_step)}, first to last arrival`,
+      { name: "reports", about: `steps ${steps(plan.decided_first_step, plan.decided_last_step)}`,
         seconds: times ? between(times.window_began_unix_micros, times.window_complete_unix_micros) : null },
       { name: "solve", about: plan.policy, seconds: plan.solve_seconds },
     ];
@@ -21,10 +21,14 @@ eplb.rebalances = (() => {
     for (const chunk of chunks) {
       const name = chunks.length > 1 ? ` ${chunk.version}` : "";
       const late = slowest(chunk);
-      all.push({ name: `prepare${name}`, about: late ? `rank ${late.rank} was the slowest` : "",
+      const open = plan.result === "proposed" && !(chunk.ended_unix_micros > 0);  // in flight
+      const prepared = chunk.prepared_unix_micros > 0;
+      all.push({ name: `prepare${name}`, about: late ? `rank ${late.rank} was the slowest` : "", open: open && !prepared,
         seconds: between(chunk.proposed_unix_micros, chunk.prepared_unix_micros) });
-      all.push({ name: `vote${name}`, about: chunk.committed ? "votes, transfer and switch, to the last rank's Applied" : "withdrawn",
-        seconds: between(chunk.prepared_unix_micros, chunk.ended_unix_micros) });
+      if (!open || prepared) {
+        all.push({ name: `vote${name}`, about: chunk.committed ? "votes, transfer, switch" : open ? "" : "withdrawn", open,
+          seconds: between(chunk.prepared_unix_micros, chunk.ended_unix_micros) });
+      }
       if (chunk.longest_pause_seconds !== null) {
         all.push({ name: `pause${name}`, about: `rank ${chunk.longest_pause_rank} had the longest`, seconds: chunk.longest_pause_seconds, stops: true });
       }
@@ -44,7 +48,7 @@ eplb.rebalances = (() => {
     const bar = el("i", { class: one.stops ? "stop" : "beside", "aria-hidden": "true" });
     bar.style.width = `${one.seconds === null ? 0 : 100 * width(one.seconds, most)}%`;
     return el("div", { class: "phase" }, el("span", { class: "what" }, one.name), el("span", { class: "track" }, bar),
-      el("span", { class: "took" }, one.seconds === null ? "not known" : seconds(one.seconds)),
+      el("span", { class: "took" }, one.open ? "in flight" : one.seconds === null ? "not known" : seconds(one.seconds)),
       el("span", { class: "about" }, one.about));
   }));
 
@@ -59,7 +63,7 @@ eplb.rebalances = (() => {
   const NONE = { daemon: "No rebalance has been proposed yet.", run: "The run switched no placement.", trace: "The replay moved nothing." };
   const create = (context) => {
     const { node, body } = panel("rebalances", "Time line of each rebalance",
-      "Each bar is on a scale of powers of ten. Blue phases run beside training; only the orange pause stops it. The ranks' own logs tell votes from transfer: eplbctl report DIR -o trace.");
+      "Reports: from the first to the last arrival. Vote: to the last rank's Applied. Each bar is on a scale of powers of ten. Blue phases run beside training; only the orange pause stops it. The ranks' own logs tell votes from transfer: eplbctl report DIR -o trace.");
     const note = el("p", { class: "note" });
     const drawings = el("div", { class: "lines" });
     let plans = [];

@@ -11,8 +11,11 @@ eplb.traffic = (() => {
       : "Transfers are computed from the two placements, as one move; ranks that moved in chunks may have chosen another source. Bytes are what the ranks measured, shared out by transfers.");
     const pick = el("select", { "aria-label": "Rebalance shown" });
     const note = el("p", { class: "note", "aria-live": "polite" });
-    const canvas = el("canvas", { role: "img", "aria-label": "Matrix of transfers: rows send, columns receive; the table below has its numbers" });
-    const figure = el("figure", { class: "map square" }, el("figcaption", {}, "rows send, columns receive"), canvas);
+    const place = el("output", { class: "reading", "aria-live": "polite" });
+    const map = eplb.grid.create({ name: "transfers between GPUs", rows: "from GPU", columns: "to GPU", height: () => 340,
+      read: (from, to) => { place.textContent = `GPU ${from} to GPU ${to}: ${counted(matrix[from][to] ?? 0, "transfer")}`; } });
+    map.node.classList.add("square");
+    let matrix = [];
     const nodes = el("div");
     const key = el("p", { class: "note" });
     let traffic = null;
@@ -25,19 +28,14 @@ eplb.traffic = (() => {
     ];
     const list = behind("traffic", "Table of flows between GPUs", () => table(`Flows between GPUs, the largest ${count(Math.min(traffic?.gpus.length ?? 0, 500))} of ${count(traffic?.gpus.length ?? 0)}`, columns("GPU"),
       traffic ? traffic.gpus.slice().sort((a, b) => b[2] - a[2]).slice(0, 500) : [], "Nothing moved."));
-    body.append(el("label", { class: "pick" }, "Rebalance ", pick), note, el("div", { class: "maps" }, el("div", {}, figure, key), nodes), list.node);
+    body.append(el("label", { class: "pick" }, "Rebalance ", pick), note, el("div", { class: "maps" }, el("div", {}, map.node, key, place), nodes), list.node);
 
     const draw = () => {
       const size = traffic.num_gpus;
       const most = Math.max(1, ...traffic.gpus.map((flow) => flow[2]));
-      const image = new ImageData(size, size);
-      const ground = eplb.colors.isDark() ? [30, 36, 46, 255] : [236, 239, 244, 255];
-      for (let i = 0; i < size * size; ++i) image.data.set(ground, 4 * i);
-      for (const [from, to, transfers] of traffic.gpus) {
-        image.data.set([...eplb.colors.at(transfers / most), 255], 4 * (from * size + to));
-      }
-      canvas.width = canvas.height = size;
-      canvas.getContext("2d").putImageData(image, 0, 0);
+      matrix = Array.from({ length: size }, () => new Array(size).fill(null));
+      for (const [from, to, transfers] of traffic.gpus) matrix[from][to] = transfers;
+      map.set(matrix, (transfers) => transfers === null ? 0 : eplb.colors.pixel(transfers / most));
       key.textContent = `Yellow: ${counted(most, "transfer")}, the most between two GPUs; plain: none.`;
       const crossing = traffic.transfers ? traffic.cross_node_transfers / traffic.transfers : 0;
       note.textContent = `Plan ${traffic.plan}: ${counted(traffic.transfers, "transfer")}`
@@ -59,7 +57,7 @@ eplb.traffic = (() => {
       pick.disabled = plans.length === 0;
       if (plans.length === 0) {
         note.textContent = context.kind === "daemon" ? "No expert has moved yet." : "No expert has moved.";
-        figure.hidden = key.hidden = true;
+        map.node.hidden = key.hidden = true;
         return;
       }
       const plan = numbers.includes(Number(view.plan)) ? Number(view.plan) : numbers[0];
@@ -69,10 +67,10 @@ eplb.traffic = (() => {
       shown = newest;
       try {
         traffic = await context.get("traffic", { plan });
-        figure.hidden = key.hidden = false;
+        map.node.hidden = key.hidden = false;
         draw();
       } catch (error) {
-        figure.hidden = key.hidden = true;
+        map.node.hidden = key.hidden = true;
         shown = "";  // the next look asks again
         nodes.replaceChildren();
         note.textContent = `Plan ${plan}: ${error.message}.`;

@@ -64,6 +64,11 @@ class Browser:
     def text(self, selector):
         return self.value(f"document.querySelector({json.dumps(selector)}).textContent")
 
+    def unfold(self, place):
+        """Opens every line below a selector, so that its whole text is there."""
+        self.value(f"document.querySelectorAll('{place} details.more').forEach((one) => {{ one.open = true; }})")
+        self.wait(f"[...document.querySelectorAll('{place} details.more')].every((one) => one.children.length > 1)")
+
     def table(self, panel, column=None, inside=""):
         """Rows of a panel's first table as {column: text}; opens what it stands behind. inside: a selector."""
         place = f"#{panel} {inside} .scroll table"

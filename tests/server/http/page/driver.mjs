@@ -42,6 +42,7 @@ const commands = {
   evaluate: async ({ script }) => evaluate(script),
   wait: async ({ script }) => until(script),
   key: async ({ name }) => page.keyboard.press(name),
+  click: async ({ selector }) => page.click(selector),
   focus: async ({ selector }) => page.focus(selector),
   offline: async ({ offline }) => page.context().setOffline(offline),
   screenshot: async ({ path, full = true }) => { await page.screenshot({ path, fullPage: full }); },

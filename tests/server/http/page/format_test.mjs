@@ -40,15 +40,16 @@ test("one is singular, and long lists end in a number", () => {
 const JOB = { state: "IDLE", stuck_seconds: 0, stalled: "", stalled_reason: "", refusal: "", paused: false, pause_reason: "", end_reason: "",
   waiting_for: "", world_size: 4, connected_ranks: 4, step: 99, balancedness: 0.9, balancedness_without_eplb: 0.6, worse_reason: "" };
 test("trouble comes before figures", () => {
-  assert.deepEqual(format.sentence(JOB), { kind: "good", text: "At step 99, no rebalance in flight: balancedness 0.900 measured, 0.600 computed without EPLB" });
+  assert.deepEqual(format.sentence(JOB), { kind: "good", text: "No rebalance in flight" });
   const cases = [[{ state: "QUARANTINE", waiting_for: "an operator" }, "bad", "QUARANTINE"], [{ stalled: "coverage", stalled_reason: "rank 3 is silent" }, "bad", "rank 3 is silent"],
     [{ stuck_seconds: 90, waiting_for: "rank 2" }, "bad", "Stuck for 1.50 min: rank 2"], [{ connected_ranks: 3 }, "busy", "1 rank of 4 not connected"],
     [{ paused: true, pause_reason: "for a test" }, "busy", "Paused: for a test"], [{ state: "FAILED", end_reason: "rank 1 failed" }, "bad", "rank 1 failed"],
-    [{ state: "FINISHED", end_reason: "" }, "ended", "finished at step 99"], [{ balancedness: null }, "good", "no complete load window yet"],
-    [{ balancedness: null, not_measured_reason: "no tokens were counted in steps 0..9" }, "good", ": no tokens were counted in steps 0..9"],
+    [{ state: "FINISHED", end_reason: "" }, "ended", "finished at step 99"], [{ balancedness: null }, "good", "No complete load window yet"],
+    [{ balancedness: null, not_measured_reason: "no tokens were counted in steps 0..9" }, "good", "no tokens were counted in steps 0..9"],
     [{ not_counting_reason: "rank 1 has counted no token since step 0", stalled: "decisions" }, "bad", "NOT_COUNTING: rank 1 has counted no token"],
-    [{ balancedness: 0.851, balancedness_without_eplb: 0.876 }, "busy", "0.851 measured, 0.876 computed without EPLB"],
-    [{ balancedness_without_eplb: null }, "good", "– computed without EPLB"], [{ worse_reason: "less even than" }, "busy", "IDLE at step 99, less even than"]];
+    [{ balancedness: 0.851, balancedness_without_eplb: 0.876 }, "busy", "than without EPLB"], [{ saved_seconds: -1 }, "busy", "than without EPLB"],
+    [{ balancedness_without_eplb: null }, "good", "No rebalance"], [{ worse_reason: "less even than" }, "busy", "less even than"],
+    [{ state: "PREPARING", waiting_for: "rank 3" }, "good", "Rebalancing: waits for rank 3"]];
   for (const [change, kind, text] of cases) {
     const shown = format.sentence({ ...JOB, ...change });
     assert.equal(shown.kind, kind);
@@ -56,6 +57,23 @@ test("trouble comes before figures", () => {
   }
 });
 
+test("a line has at most 72 characters and ends with a clause, or with a word", () => {
+  const cases = [["short", "short"], ["x".repeat(72), "x".repeat(72)], ["x".repeat(73), `${"x".repeat(71)}…`],
+    [`${"a".repeat(40)}, ${"b".repeat(40)}`, `${"a".repeat(40)}…`], [`a, ${"b".repeat(60)} ${"c".repeat(20)}`, `a, ${"b".repeat(60)}…`]];
+  for (const [text, line] of cases) assert.equal(format.brief(text), line);
+});
+test("time saved is net of pauses, and not known without the daemon's figure", () => {
+  for (const [job, value] of [[{ saved_seconds: 9, spent_seconds: 2 }, 7], [{ saved_seconds: -1, spent_seconds: null }, -1], [{ saved_seconds: null, spent_seconds: 2 }, null], [{}, null]]) {
+    assert.equal(format.netSaved(job), value);
+  }
+});
+
+test("an event stands at the step of its time", () => {
+  const windows = [{ first_step: 0, last_step: 9, completed_unix_micros: 100 }, { first_step: 10, last_step: 19, completed_unix_micros: 200 }];
+  for (const [micros, step] of [[50, 0], [150, 14], [200, 19], [900, 19]]) assert.equal(series.stepAt(windows, micros), step);
+  assert.equal(series.stepAt([{ first_step: 0, last_step: 9, completed_unix_micros: null }], 50), null);
+  assert.equal(series.stepAt([], 50), null);
+});
 test("windows of an earlier run and steps that go back are left out", () => {
   const window = (run_id, last_step) => ({ run_id, last_step });
   assert.deepEqual(series.ofNewestRun([window("a", 9), window("a", 19), window("b", 9), window("b", 9), window("b", 29)]).map((one) => one.last_step), [9, 29]);

@@ -67,7 +67,6 @@ class PageTest(job.DaemonTest):
         self.assertEqual(tiles["measured"], f"{status['balancedness']:.3f}")
         self.assertEqual(tiles["without EPLB"], f"{status['balancedness_without_eplb']:.3f}")
         self.assertEqual((tiles["step"], tiles["version"]), (str(status["step"]), str(status["version"])))
-        self.assertEqual(self.browser.text(".job[aria-current] .sentence"), self.browser.text(".headline"))
         shown = self.browser.table("balance")
         self.assertEqual([row["measured"] for row in shown],
                          [f"{one['balancedness']:.3f}" if one["balancedness"] else "–" for one in reversed(windows)])
@@ -88,13 +87,49 @@ class PageTest(job.DaemonTest):
                          [str(rank["running_version"]) for rank in status["ranks"]])
         net = status["saved_seconds"] - status["spent_seconds"]
         account = dict(zip(self.browser.texts("#account dt"), self.browser.texts("#account .tile dd:nth-of-type(1)")))
-        self.assertEqual(account["net"], self.browser.value(f"eplb.format.seconds({net!r})"))
+        self.assertEqual((tiles["time saved"], account["net"]), (self.browser.value(f"eplb.format.seconds({net!r})"),) * 2)
+        self.check_clean()
+
+    def test_the_table_of_jobs_has_trouble_first_and_fits_a_screen(self):
+        self.run_job()
+        status = self.api("jobs?ranks=0")["jobs"][0]
+        hostile = "<img src=x onerror='window.hurt=1'>"
+        jobs = [{**status, "job": f"job-{i:02}", "state": "IDLE", "connected_ranks": 4, "saved_seconds": 100.5 * (i + 1), "spent_seconds": 0.5,
+                 "balancedness": 0.9, "balancedness_without_eplb": 0.6, "worse_reason": ""} for i in range(20)]
+        jobs[7] |= {"stalled": "coverage", "stalled_reason": hostile + " x" * 100}
+        jobs[9]["saved_seconds"] = -8.5
+        jobs[3]["saved_seconds"] = None
+        jobs[5] |= {"state": "FINISHED", "end_reason": "all 4 ranks finished"}
+        answer = {"jobs": jobs, "jobs_hidden": False, "warnings": [], "refusals": [{"job": "old", "reason": "too old", "count": 2, "seconds_ago": 1}]}
+        self.browser.open(self.url(), width=1280, height=800)
+        self.browser.wait("eplb.main.data()?.job")
+        self.browser.value(f"""(() => {{ const ask = window.fetch; window.fetch = async (path, options) => path.startsWith('api/v1/jobs?')
+          ? new Response(JSON.stringify({json.dumps(answer)})) : ask(path, options); location.hash = '#/'; }})()""")
+        self.browser.wait("document.querySelectorAll('.jobs tbody tr').length === 21")
+        names = lambda: self.browser.texts(".jobs td.job")  # noqa: E731
+        self.assertEqual(names()[:4], ["job-07", "old", "job-09", "job-00"])
+        self.assertEqual(names()[-1], "job-05")
+        self.assertLessEqual(self.browser.value("document.querySelector('.jobs').getBoundingClientRect().bottom"), 800)
+        self.assertLessEqual(max(map(len, self.browser.texts(".jobs td.text"))), 72)
+        text = {row[0]: row for row in self.browser.value("[...document.querySelectorAll('.jobs tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))")}
+        self.assertEqual(text["job-04"][3:], [self.browser.value("eplb.format.seconds(502)"), "0.900", "0.600", str(status["step"]), "4"])
+        self.assertEqual((text["job-09"][3], text["job-03"][3]), ("−9.00 s", "–"))
+        self.assertEqual(self.browser.texts(".jobs td.saved.busy"), ["−9.00 s"])
+        self.browser.ask("click", selector=".jobs [data-sort=saved]")
+        self.browser.wait("location.hash === '#/?sort=-saved'")
+        self.assertEqual((names()[0], names()[-3:]), ("job-19", ["job-09", "job-03", "old"]))
+        self.browser.ask("click", selector=".summary .bad")
+        self.assertEqual(names(), ["job-07", "old"])
+        self.assertEqual([one for one in self.browser.ask("axe") if one["impact"] in ("serious", "critical")], [])
+        self.assertIsNone(self.browser.value("window.hurt ?? null"))
+        answer |= {"jobs": [], "refusals": []}
+        self.browser.value(f"window.fetch = async () => new Response(JSON.stringify({json.dumps(answer)}))")
+        self.browser.wait("document.querySelector('.overview pre')?.textContent.includes('attached.step_boundary()')")
         self.check_clean()
 
     def test_a_decision_for_several_loads_has_a_row_for_each(self):
         self.run_job()
         self.show()
-        self.assertEqual(self.browser.texts("#decisions .log details"), [], "decisions for one load have none")
         plan = self.api("jobs/demo/plans")["plans"][0]
         self.assertEqual((plan["scenarios"], plan["objective"]), ([], None))
         hostile = "<img src=x onerror='window.hurt=1'>"
@@ -108,17 +143,20 @@ class PageTest(job.DaemonTest):
           Object.assign(body.plans[0], {json.dumps({"scenarios": scenarios, "objective": objective})});
           return new Response(JSON.stringify(body));
         }}; }})()""")
-        self.browser.wait("document.querySelector('#decisions .log details') !== null")
-        self.assertEqual(self.browser.texts("#decisions .log summary"), ["2 scenarios: balancedness under any mixture at least 0.9650, before 0.7350"])
-        self.browser.ask("focus", selector="#decisions .log summary")
+        self.browser.wait("eplb.main.data().plans[0].scenarios.length === 2")
+        line = f"#decisions .log [data-key='plan {plan['plan']}']"
+        self.browser.ask("focus", selector=f"{line} summary")
         self.browser.ask("key", name="Enter")
+        self.browser.wait("document.querySelector('#decisions .log table') !== null")
+        self.assertIn("2 scenarios: balancedness under any mixture at least 0.9650, before 0.7350", self.browser.texts(f"{line} p"))
         names = ("balancedness under", "weight", "before", "proposed", "worst layer")
         self.assertEqual(self.browser.table("decisions"), [dict(zip(names, row)) for row in (
             ("steps 0..9", "3", "0.8123", "0.9712", "0.9300"), (hostile, "0.333", "0.7411", "0.9712", "0.9300"),
             ("any mixture, at least", "", "0.7350", "0.9650", ""))])
         self.assertEqual([one for one in self.browser.ask("axe") if one["impact"] in ("serious", "critical")], [])
         self.browser.value("new Promise((done) => { setTimeout(done, 2500); })")
-        self.assertTrue(self.browser.value("document.querySelector('#decisions .log details').open"), "a refresh leaves it open")
+        self.assertTrue(self.browser.value(f'document.querySelector("{line}").open'), "a refresh leaves it open")
+        self.browser.ask("focus", selector=f"{line} summary")
         self.browser.ask("key", name="Enter")
         self.browser.wait("document.querySelector('#decisions .log table') === null")
         self.check_clean()
@@ -173,11 +211,11 @@ class PageTest(job.DaemonTest):
         self.show()
         self.browser.table("balance")
         self.browser.value("(() => { document.styleSheets[1].insertRule('#balance .scroll { max-height: 60px; }'); "
-                           "document.querySelector('#balance .scroll').scrollTop = 40; document.querySelector('#jobs a').focus(); })()")
+                           "document.querySelector('#balance .scroll').scrollTop = 40; document.querySelector('.sections a').focus(); })()")
         first = self.browser.value("eplb.main.data().windows.length")
         self.browser.wait(f"eplb.main.data().windows.length > {first + 1}")
         self.assertEqual(self.browser.value("document.querySelector('#balance .scroll').scrollTop"), 40)
-        self.assertTrue(self.browser.value("document.activeElement.matches('#jobs a')"))
+        self.assertTrue(self.browser.value("document.activeElement.matches('.sections a')"))
 
     def test_figures_follow_a_live_job(self):
         one = self.start_job(steps=3000, step_ms=20)
@@ -225,6 +263,7 @@ class PageTest(job.DaemonTest):
         self.browser.wait(f"document.querySelector('#heat .when').textContent.startsWith('steps {old['first_step']}..{old['last_step']}')")
         self.browser.wait("document.querySelector('#layer .note').textContent.startsWith('Layer 3')")
         self.assertEqual(self.browser.value("document.querySelector('#decisions input').value"), "committed")
+        self.browser.unfold("#decisions")
         self.assertTrue(all("committed" in text for text in self.browser.texts("#decisions .log li")))
         loads = self.api(f"jobs/demo/gpu_loads?window={old['window']}")["gpu_loads"]
         self.browser.wait("document.querySelector('#heat canvas') !== null")
@@ -267,6 +306,7 @@ class PageTest(job.DaemonTest):
             subprocess.run([job.BIN / "eplbctl", "pause", "--job", "demo", "--comment", comment, "--endpoint", self.daemon.endpoint],
                            stdout=subprocess.DEVNULL, timeout=20, check=True)
         self.show()
+        self.browser.unfold("#decisions")
         self.browser.wait("document.body.textContent.includes('onerror=')")
         self.assertIsNone(self.browser.value("window.hurt ?? null"))
         self.assertEqual(self.browser.value("document.querySelectorAll('main img, main script').length"), 0)
