@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The tables of docs/configuration.md, made of what eplbd knows of its keys: tests/docs/configuration_page.py PROGRAM [--write]
+"""The table of docs/configuration.md, made of what eplbd knows of its keys: tests/docs/configuration_page.py PROGRAM [--write]
 
 Without --write: exit 1 when the page differs. Text outside the two marks of the page is left alone.
 """
@@ -26,13 +26,13 @@ def keys_of(text):
 
 
 def tables(keys):
-    """One table for each table of the file, in the order in which they come first."""
-    lines = []
+    """One table, in which the keys of each table of the file are together."""
+    lines = ["| key | what it does | values |", "|---|---|---|"]
     for table in dict.fromkeys(key[0].split(".")[0] for key in keys):
-        lines += ["", f"### {table}", "| key | what it does | values | default |", "|---|---|---|---|"]
-        for name, *cells in (key for key in keys if key[0].split(".")[0] == table):
-            lines.append("| " + " | ".join([f"`{name}`", *(cell.replace("|", "\\|") for cell in cells)]) + " |")
-    return "\n".join(lines[1:]) + "\n"
+        for name, what, values, default in (key for key in keys if key[0].split(".")[0] == table):
+            cells = (f"`{name}`", what, f"{values}; default {default}")
+            lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
 
 
 def page_with(text, program):

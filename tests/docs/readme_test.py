@@ -1,4 +1,4 @@
-"""README.md, docs/operations.md and docs/api.md, typed as they stand in a copy of the checkout, beside a daemon and a short
+"""README.md, docs/operations.md, docs/planning.md and others (RUN), typed as they stand in a copy of the checkout, beside a daemon and a short
 training job.
 
 Shell blocks run, tables of TOML go through `eplbd --check-config`, Python's example trains, and every other fence of the
@@ -22,7 +22,8 @@ BUILD = pathlib.Path(os.environ["EPLB_BUILD"])
 BIN = BUILD / "bin"
 BLOCK_SECONDS = 240
 RANKS = 8
-RUN = ("README.md", "docs/should-i-use-it.md", "docs/operations.md", "docs/api.md", "docs/tuning.md", "docs/upgrading.md", "docs/deploying.md")
+ATTACHED = "deploy/examples/pytorch_moe/README.md"
+RUN = ("README.md", "docs/should-i-use-it.md", "docs/operations.md", "docs/planning.md", "docs/api.md", "docs/tuning.md", "docs/upgrading.md", "docs/deploying.md")
 LANGUAGES = ("toml", "yaml", "c", "cpp", "python", "text")
 PAGES = sorted([ROOT / "README.md", ROOT / "client/python/README.md", *(ROOT / "docs").glob("*.md"),
                 *(ROOT / "deploy/examples").glob("*/README.md")])
@@ -182,7 +183,7 @@ class PythonTrainersTest(Scratch):
         self.assertRegex(self.train("client/python/README.md"), r"step \d+: version \d+ runs, .* moved: .+")
 
     def test_the_attached_trainer_trains(self):
-        self.assertRegex(self.train("docs/attach.md"), r"step \d+: version \d+ runs: .+")
+        self.assertRegex(self.train(ATTACHED), r"step \d+: version \d+ runs: .+")
         self.assertTrue((self.directory / "rank-1.pt").exists())
 
     def test_the_attached_trainer_that_only_evaluates_is_told_within_two_windows(self):
@@ -194,7 +195,7 @@ class PythonTrainersTest(Scratch):
                 self.assertIn(before, code)
                 code = code.replace(before, after)
             return code
-        self.assertRegex(self.train("docs/attach.md", evaluate),
+        self.assertRegex(self.train(ATTACHED, evaluate),
                          r"NOT_COUNTING: rank 0 has counted no token since it attached; the routers of 0.experts, 2.experts ran without gradients")
 
 
