@@ -94,6 +94,21 @@ std::vector<int64_t> EqualShares(const Placement& placement, LayerId layer,
   return shares;
 }
 
+absl::StatusOr<SplitGraph> MakeGraph(const Placement& placement, LayerId layer,
+                                     const std::optional<GpuSpeeds>& speeds, double slack) {
+  const Topology& whole = placement.topology();
+  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = 1,
+                                                                 .num_experts = whole.num_experts(),
+                                                                 .num_slots = whole.num_slots(),
+                                                                 .num_gpus = whole.num_gpus()}));
+  EPLB_ASSIGN_OR_RETURN(
+      const Placement alone,
+      Placement::FromSlotsAndRanks(topology, placement.physical_to_logical_map().row(layer.value),
+                                   placement.replica_rank().row(layer.value)));
+  return SplitGraph::Make(alone,
+                          {.speeds = speeds.has_value() ? &*speeds : nullptr, .slack = slack});
+}
+
 }  // namespace
 
 absl::StatusOr<std::optional<GpuSpeeds>> ReadSpeeds(std::span<const double> given,
@@ -127,34 +142,18 @@ void BatchSplits::Show(std::shared_ptr<const Placement> placement, int64_t versi
   version_ = version;
 }
 
-absl::StatusOr<std::unique_ptr<BatchSplits::Prepared>> BatchSplits::Prepare(
-    LayerId layer, const std::optional<GpuSpeeds>& speeds, double slack) const {
-  const Topology& whole = placement_->topology();
-  EPLB_ASSIGN_OR_RETURN(const Topology topology, Topology::Make({.num_layers = 1,
-                                                                 .num_experts = whole.num_experts(),
-                                                                 .num_slots = whole.num_slots(),
-                                                                 .num_gpus = whole.num_gpus()}));
-  EPLB_ASSIGN_OR_RETURN(
-      const Placement alone,
-      Placement::FromSlotsAndRanks(topology, placement_->physical_to_logical_map().row(layer.value),
-                                   placement_->replica_rank().row(layer.value)));
-  const BatchSplitOptions options = {.speeds = speeds.has_value() ? &*speeds : nullptr,
-                                     .slack = slack};
-  EPLB_ASSIGN_OR_RETURN(SplitGraph graph, SplitGraph::Make(alone, options));
-  return std::make_unique<Prepared>(std::move(graph));
-}
-
 absl::Status BatchSplits::SetOptions(const SplitOptions& options) {
   const absl::MutexLock lock(&mutex_);
   EPLB_ASSIGN_OR_RETURN(const std::optional<GpuSpeeds> speeds,
                         ReadSpeeds(options.gpu_speeds, placement_->topology().num_gpus()));
   // Options that are wrong are wrong in every layer, because a GPU holds experts in all or in none.
-  EPLB_ASSIGN_OR_RETURN(std::unique_ptr<Prepared> first,
-                        Prepare(LayerId{0}, speeds, options.slack));
+  EPLB_ASSIGN_OR_RETURN(SplitGraph first,
+                        MakeGraph(*placement_, LayerId{0}, speeds, options.slack));
   for (std::unique_ptr<Prepared>& layer : prepared_) layer.reset();
-  prepared_.front() = std::move(first);
+  prepared_.front() = std::make_unique<Prepared>(std::move(first));
   speeds_ = speeds;
   slack_ = options.slack;
+  ++options_version_;
   return absl::OkStatus();
 }
 
@@ -167,6 +166,21 @@ SplitOptions BatchSplits::options() const {
   return options;
 }
 
+int64_t BatchSplits::options_version() const {
+  const absl::MutexLock lock(&mutex_);
+  return options_version_;
+}
+
+std::shared_ptr<const Placement> BatchSplits::placement() const {
+  const absl::MutexLock lock(&mutex_);
+  return placement_;
+}
+
+absl::StatusOr<SplitGraph> BatchSplits::GraphOf(const Placement& placement, LayerId layer) const {
+  const absl::MutexLock lock(&mutex_);
+  return MakeGraph(placement, layer, speeds_, slack_);
+}
+
 absl::StatusOr<SplitFigures> BatchSplits::Split(LayerId layer, const BatchCounts& counts,
                                                 const SplitTarget& target) {
   const absl::MutexLock lock(&mutex_);
@@ -177,13 +191,14 @@ absl::StatusOr<SplitFigures> BatchSplits::Split(LayerId layer, const BatchCounts
   EPLB_ASSIGN_OR_RETURN(const std::span<const int64_t> totals, TotalsOf(layer, counts));
   std::unique_ptr<Prepared>& prepared = prepared_[static_cast<size_t>(layer.value)];
   if (prepared == nullptr) {
-    EPLB_ASSIGN_OR_RETURN(prepared, Prepare(layer, speeds_, slack_));
+    EPLB_ASSIGN_OR_RETURN(SplitGraph graph, MakeGraph(*placement_, layer, speeds_, slack_));
+    prepared = std::make_unique<Prepared>(std::move(graph));
   }
   quotas_.resize(static_cast<size_t>(topology.num_slots()));
   EPLB_ASSIGN_OR_RETURN(SplitBound bound, prepared->splitter.Split(LayerId{0}, totals, quotas_));
   if (!target.own.empty()) EPLB_RETURN_IF_ERROR(WriteOwn(layer, counts, target));
   std::copy(quotas_.begin(), quotas_.end(), target.quotas.begin());
-  SplitFigures figures = FiguresOf(layer, totals);
+  SplitFigures figures = FiguresOf(layer, quotas_, totals);
   figures.tight_gpus = std::move(bound.tight_gpus);
   return figures;
 }
@@ -259,14 +274,27 @@ double BatchSplits::PeakOf(std::span<const int64_t> slot_tokens) const {
   return peak;
 }
 
-SplitFigures BatchSplits::FiguresOf(LayerId layer, std::span<const int64_t> totals) const {
+SplitFigures BatchSplits::FiguresOf(LayerId layer, std::span<const int64_t> quotas) const {
+  const absl::MutexLock lock(&mutex_);
+  std::vector<int64_t> totals;
+  for (int32_t expert = 0; expert < placement_->topology().num_experts(); ++expert) {
+    totals.push_back(0);
+    for (const int32_t slot : placement_->ReplicasOf(layer, ExpertId{expert})) {
+      totals.back() += quotas[static_cast<size_t>(slot)];
+    }
+  }
+  return FiguresOf(layer, quotas, totals);
+}
+
+SplitFigures BatchSplits::FiguresOf(LayerId layer, std::span<const int64_t> quotas,
+                                    std::span<const int64_t> totals) const {
   const Topology& topology = placement_->topology();
-  SplitFigures figures{.version = version_, .peak = PeakOf(quotas_)};
+  SplitFigures figures{.version = version_, .peak = PeakOf(quotas)};
   figures.equal_peak = PeakOf(EqualShares(*placement_, layer, totals));
   double loads = 0;
   for (int32_t slot = 0; slot < topology.num_slots(); ++slot) {
     const GpuId gpu = topology.GpuOf(SlotId{slot});
-    const auto tokens = static_cast<double>(quotas_[static_cast<size_t>(slot)]);
+    const auto tokens = static_cast<double>(quotas[static_cast<size_t>(slot)]);
     if (tokens > 0) loads += tokens / (speeds_.has_value() ? speeds_->SpeedOf(gpu) : 1);
   }
   figures.mean = loads / (speeds_.has_value() ? speeds_->num_usable() : topology.num_gpus());

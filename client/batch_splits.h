@@ -46,9 +46,20 @@ class BatchSplits {
       ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SetOptions(const SplitOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   SplitOptions options() const ABSL_LOCKS_EXCLUDED(mutex_);
+  // Number of calls of SetOptions without an error.
+  int64_t options_version() const ABSL_LOCKS_EXCLUDED(mutex_);
+  std::shared_ptr<const Placement> placement() const ABSL_LOCKS_EXCLUDED(mutex_);
 
   absl::StatusOr<SplitFigures> Split(LayerId layer, const BatchCounts& counts,
                                      const SplitTarget& target) ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the figures of a batch of the placement that is shown by its quotas [S], but for
+  // tight_gpus.
+  SplitFigures FiguresOf(LayerId layer, std::span<const int64_t> quotas) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Returns the graph of a layer of `placement` alone, with the options. placement: of the shape of
+  // the one that is shown. errors: as SplitGraph::Make.
+  absl::StatusOr<SplitGraph> GraphOf(const Placement& placement, LayerId layer) const
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Checks totals or counts by GPU for Split. errors: InvalidArgument, see Split.
   absl::Status Check(LayerId layer, const BatchCounts& counts) ABSL_LOCKS_EXCLUDED(mutex_);
 
@@ -60,16 +71,13 @@ class BatchSplits {
     BatchSplitter splitter;
   };
 
-  absl::StatusOr<std::unique_ptr<Prepared>> Prepare(LayerId layer,
-                                                    const std::optional<GpuSpeeds>& speeds,
-                                                    double slack) const
-      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The totals of `counts`, which may be sums in `sums_`. errors: InvalidArgument.
   absl::StatusOr<std::span<const int64_t>> TotalsOf(LayerId layer, const BatchCounts& counts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   absl::Status WriteOwn(LayerId layer, const BatchCounts& counts, const SplitTarget& target) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  SplitFigures FiguresOf(LayerId layer, std::span<const int64_t> totals) const
+  SplitFigures FiguresOf(LayerId layer, std::span<const int64_t> quotas,
+                         std::span<const int64_t> totals) const
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   double PeakOf(std::span<const int64_t> slot_tokens) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
 
@@ -78,6 +86,7 @@ class BatchSplits {
   int64_t version_ ABSL_GUARDED_BY(mutex_);
   std::optional<GpuSpeeds> speeds_ ABSL_GUARDED_BY(mutex_);
   double slack_ ABSL_GUARDED_BY(mutex_) = 0;
+  int64_t options_version_ ABSL_GUARDED_BY(mutex_) = 0;
   // [L], null: by the layer's next split.
   std::vector<std::unique_ptr<Prepared>> prepared_ ABSL_GUARDED_BY(mutex_);
   std::vector<int64_t> quotas_ ABSL_GUARDED_BY(mutex_);  // [S], until all is well

@@ -26,6 +26,10 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   EPLB_RETURN_IF_ERROR(CheckStream(stream));
   boundary_.stream = stream;
   ++next_step_;
+  shown_.ForgetArrays();
+  if (const absl::Status renewed = shown_.RenewSplitTables(stream); !renewed.ok()) {
+    return End(renewed);
+  }
   log_.AddStep(step, running().version, running().digest);
   std::optional<wire::LoadReport> window =
       counts_.EndStep(step, daemon_.has_session() && setup_.Reports());

@@ -251,14 +251,22 @@ struct SplitSetup {
   int32_t top_k = 0;       // choices of each token
   // Longest wait of a stream for the split of a batch, above 0 and at most 60 s.
   absl::Duration deadline = absl::Milliseconds(1);
+  // For tensors on a GPU. False: a thread of the client splits, which needs a CPU core and takes
+  // the least time for batches that are hard to split. True: a kernel splits, so that no core is
+  // needed and no batch is late. Both give equal bits; the kernel splits over up to 128 GPUs and
+  // refuses batches above 2^24 choices of all ranks. SetSplitOptions then holds from the next
+  // StepBoundary.
+  bool split_on_gpu = false;
 };
 
 // Counts of batches since Client::PrepareSplit, and the newest split.
 struct SplitLoopFigures {
-  int64_t batches = 0;       // batches that RouteFrom routed, on a GPU once the stream reached them
-  int64_t late = 0;          // batches that drew their slots because no split came by the deadline
-  int64_t refused = 0;       // batches that drew because Split rejects their counts
-  SplitFigures newest = {};  // version 0 and peak 0 before the first split
+  int64_t batches = 0;  // batches that RouteFrom routed, on a GPU once the stream reached them
+  int64_t late = 0;     // batches that drew their slots because no split came by the deadline
+  int64_t refused = 0;  // batches that drew because Split rejects their counts
+  // Version 0 and peak 0 before the first split. If a kernel splits, without tight_gpus, and only
+  // of batches whose placement was current when the figures were read.
+  SplitFigures newest = {};
 };
 
 struct BoundaryResult {
@@ -430,8 +438,8 @@ class Client {
   // (docs/splitting-a-batch.md): CountFor; an all-gather of the rows among the ranks of the EP
   // group by the caller, on the same stream; RouteFrom. Arrays are in the memory of the registered
   // tensors. On a GPU both calls only launch, also inside a graph capture; a captured graph follows
-  // later switches. A thread of the client computes the split, and Close ends it. In host memory
-  // the calls compute. Threads: the training thread.
+  // later switches. A thread of the client computes the split until Close ends it, or a kernel does
+  // (SplitSetup::split_on_gpu). In host memory the calls compute. Threads: the training thread.
 
   // Allocates what the calls need, after RegisterExperts; calling it again discards the first
   // preparation, and captured graphs with it. errors: InvalidArgument naming the field;

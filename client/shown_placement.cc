@@ -73,6 +73,18 @@ absl::Status ShownPlacement::MakeRouteTables(const RowMemory& memory) {
   return absl::OkStatus();
 }
 
+absl::Status ShownPlacement::UpdateRouteTables(const Placement& target,
+                                               std::span<const LayerId> layers, void* stream) {
+  EPLB_RETURN_IF_ERROR(route_tables_->Update(target, layers, stream));
+  GpuSplitTables* const tables = prepared_ == nullptr ? nullptr : prepared_->loop->gpu_tables();
+  return tables == nullptr ? absl::OkStatus() : tables->Update(target, layers, stream);
+}
+
+absl::Status ShownPlacement::RenewSplitTables(void* stream) {
+  GpuSplitTables* const tables = prepared_ == nullptr ? nullptr : prepared_->loop->gpu_tables();
+  return tables == nullptr ? absl::OkStatus() : tables->Renew(stream);
+}
+
 absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup) {
   if (!has_route_tables()) {
     return FailedPrecondition("prepare_split was called before register_experts");

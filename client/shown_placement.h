@@ -63,9 +63,10 @@ class ShownPlacement {
   bool has_route_tables() const { return route_tables_ != nullptr; }
   // errors: as RouteTables::Update. REQUIRES: MakeRouteTables returned OK.
   absl::Status UpdateRouteTables(const Placement& target, std::span<const LayerId> layers,
-                                 void* stream) {
-    return route_tables_->Update(target, layers, stream);
-  }
+                                 void* stream);
+  // Lets kernels split by the newest options, in the order of `stream`. errors: as
+  // UpdateRouteTables.
+  absl::Status RenewSplitTables(void* stream);
   // The process keeps the tables for kernels for good, because freeing them would wait for the GPU.
   void LeakRouteTables() {
     if (prepared_ != nullptr) prepared_->loop->Stop();
@@ -77,6 +78,10 @@ class ShownPlacement {
   absl::Status PrepareSplits(const SplitSetup& setup);
   // errors: FailedPrecondition, naming the call, before PrepareSplits.
   absl::StatusOr<PreparedSplits*> CheckPrepared(const char* name) const;
+  // Arrays of count_for and route_from are checked anew, because their memory may have been freed.
+  void ForgetArrays() {
+    if (prepared_ != nullptr) prepared_->arrays.Forget();
+  }
   void StopSplits() {
     if (prepared_ != nullptr) prepared_->loop->Stop();
   }

@@ -12,6 +12,7 @@
 #include "base/status_macros.h"
 #include "client/tokens.h"
 #include "cuda/count.h"
+#include "cuda/split.h"
 #include "placement/split/split_scratch.h"
 
 #ifdef EPLB_WITH_CUDA
@@ -36,11 +37,15 @@ Number* TakeAligned(Carver& carver, size_t count) {
   return carver.Take<Number>(static_cast<int64_t>(count));
 }
 
-absl::Status CheckSetup(const SplitSetup& setup) {
+absl::Status CheckSetup(const SplitSetup& setup, const Topology& topology) {
   const cuda::CountArgs largest{
       .expert_ids = &setup, .num_tokens = setup.max_tokens, .top_k = setup.top_k, .num_experts = 1};
   EPLB_RETURN_IF_ERROR(cuda::CheckChoices(largest));
   if (setup.max_tokens < 1) return InvalidInput("max_tokens is 0, expected at least 1");
+  if (setup.split_on_gpu) {
+    EPLB_RETURN_IF_ERROR(
+        CheckSplitOnGpu(topology, setup.max_tokens * setup.top_k * topology.num_gpus()));
+  }
   if (setup.deadline > absl::ZeroDuration() && setup.deadline <= kMaxSplitDeadline) {
     return absl::OkStatus();
   }
@@ -64,7 +69,7 @@ SplitLoop::SplitLoop(const SplitSetup& setup, const SplitLoopParts& parts)
 
 absl::StatusOr<std::unique_ptr<SplitLoop>> SplitLoop::Make(const SplitSetup& setup,
                                                            const SplitLoopParts& parts) {
-  EPLB_RETURN_IF_ERROR(CheckSetup(setup));
+  EPLB_RETURN_IF_ERROR(CheckSetup(setup, parts.topology));
   std::unique_ptr<SplitLoop> loop(new SplitLoop(setup, parts));
   EPLB_RETURN_IF_ERROR(loop->Allocate());
   if (!parts.device.has_value()) return loop;
@@ -73,53 +78,66 @@ absl::StatusOr<std::unique_ptr<SplitLoop>> SplitLoop::Make(const SplitSetup& set
   EPLB_RETURN_IF_ERROR(cuda::LoadCountKernels());
   EPLB_RETURN_IF_ERROR(cuda::LoadSplitExchangeKernels());
   EPLB_RETURN_IF_ERROR(cuda::LoadQuotaRouteKernels());
+  if (setup.split_on_gpu) {
+    EPLB_RETURN_IF_ERROR(cuda::LoadSplitKernels());
+    EPLB_ASSIGN_OR_RETURN(loop->gpu_tables_, GpuSplitTables::Make(parts.splits, parts.queue));
+    return loop;
+  }
   loop->thread_ = std::thread([&it = *loop] { it.Run(); });
 #endif
   return loop;
 }
 
-absl::Status SplitLoop::Allocate() {
+void SplitLoop::CarveLayers(Carver& memory, Carver& shared) {
   const auto num_experts = static_cast<size_t>(parts_.topology.num_experts());
   const auto most_choices = static_cast<uint32_t>(setup_.max_tokens * setup_.top_k);
-  // In host memory the calls need neither.
+  // In host memory the calls need neither these nor words.
   const bool on_gpu = parts_.device.has_value();
-  const size_t num_counts = on_gpu ? num_counts_ : 0;
   const size_t num_chunk_counts =
       on_gpu ? num_experts * std::min(cuda::kMaxChunks, most_choices / cuda::kMinChunkChoices + 1)
              : 0;
-  const auto carve = [&](Carver& memory, Carver& shared) {
-    auto* const numbers = TakeAligned<int64_t>(memory, layers_.size());
-    out_of_range_ = TakeAligned<int64_t>(memory, 1);
-    beyond_ = TakeAligned<int64_t>(memory, 1);
-    auto* const asked = TakeAligned<int64_t>(shared, layers_.size());
-    auto* const late = TakeAligned<int64_t>(shared, layers_.size());
-    auto* const answered = TakeAligned<int64_t>(shared, layers_.size());
-    for (size_t layer = 0; layer < layers_.size(); ++layer) {
-      Layer& at = layers_[layer];
-      at.chunk_counts = TakeAligned<int32_t>(memory, num_chunk_counts);
-      at.own = TakeAligned<int64_t>(memory, num_slots_);
-      at.number = numbers + layer;
-      at.mailbox = {.counts = TakeAligned<int64_t>(shared, num_counts),
-                    .asked = asked + layer,
-                    .late = late + layer,
-                    .answer = TakeAligned<int64_t>(shared, num_slots_),
-                    .answered = answered + layer};
-    }
-  };
+  const bool kernel_splits = on_gpu && setup_.split_on_gpu;
+  const size_t num_counts = on_gpu && !kernel_splits ? num_counts_ : 0;
+  auto* const numbers = TakeAligned<int64_t>(memory, layers_.size());
+  number_ = TakeAligned<int64_t>(memory, 1);
+  out_of_range_ = TakeAligned<int64_t>(memory, 1);
+  beyond_ = TakeAligned<int64_t>(memory, 1);
+  auto* const asked = TakeAligned<int64_t>(shared, layers_.size());
+  auto* const late = TakeAligned<int64_t>(shared, layers_.size());
+  auto* const answered = TakeAligned<int64_t>(shared, layers_.size());
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    Layer& at = layers_[layer];
+    at.chunk_counts = TakeAligned<int32_t>(memory, num_chunk_counts);
+    at.own = TakeAligned<int64_t>(memory, num_slots_);
+    at.number = numbers + layer;
+    at.mailbox = {.counts = TakeAligned<int64_t>(shared, num_counts),
+                  .asked = asked + layer,
+                  .late = late + layer,
+                  .answer = TakeAligned<int64_t>(shared, kernel_splits ? 0 : num_slots_),
+                  .answered = answered + layer};
+    if (!kernel_splits) continue;
+    at.quotas = TakeAligned<int64_t>(memory, num_slots_);
+    at.refused = TakeAligned<int32_t>(memory, 1);
+    at.note = TakeAligned<int64_t>(shared, cuda::kQuotas + num_slots_);
+  }
+}
+
+absl::Status SplitLoop::Allocate() {
   int64_t shared_size = 0;
   const int64_t memory_size = CarvedBytes([&](Carver& memory) {
-    shared_size = CarvedBytes([&](Carver& shared) { carve(memory, shared); });
+    shared_size = CarvedBytes([&](Carver& shared) { CarveLayers(memory, shared); });
   });
   EPLB_ASSIGN_OR_RETURN(memory_, parts_.queue.Allocate(memory_size));
   EPLB_ASSIGN_OR_RETURN(shared_, parts_.queue.AllocatePinned(shared_size));
   std::memset(shared_.bytes.data(), 0, shared_.bytes.size());
   Carver memory(memory_.bytes.data());
   Carver shared(shared_.bytes.data());
-  carve(memory, shared);
-  // The numbers, which are the first array of both, begin at 0.
-  const auto num_bytes = static_cast<int64_t>(layers_.size() * sizeof(int64_t));
+  CarveLayers(memory, shared);
+  // The numbers begin at 0. They are the first arrays, and as many zeros begin the shared memory.
   const cuda::RowCopy zeros{
-      .source = shared_.bytes.data(), .destination = memory_.bytes.data(), .num_bytes = num_bytes};
+      .source = shared_.bytes.data(),
+      .destination = memory_.bytes.data(),
+      .num_bytes = reinterpret_cast<std::byte*>(number_ + 1) - memory_.bytes.data()};
   EPLB_RETURN_IF_ERROR(parts_.queue.Transfer({&zeros, 1}).status());
   return parts_.queue.Drain(MonotonicNow() + kSettles);
 }
@@ -190,15 +208,7 @@ absl::Status SplitLoop::RouteFrom(int32_t layer, const int64_t* gathered, void* 
   if (parts_.device.has_value()) {
     EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*parts_.device));
     auto* const order = static_cast<cudaStream_t>(stream);
-    EPLB_RETURN_IF_ERROR(
-        cuda::LaunchSplitExchange({.gathered = gathered,
-                                   .number = at.number,
-                                   .own = at.own,
-                                   .mailbox = at.mailbox,
-                                   .num_counts = static_cast<int32_t>(num_counts_),
-                                   .num_slots = route.num_slots,
-                                   .deadline_ns = absl::ToInt64Nanoseconds(setup_.deadline)},
-                                  order));
+    EPLB_RETURN_IF_ERROR(LaunchOwn(layer, gathered, order));
     return cuda::LaunchQuotaRoute(route, order);
   }
 #endif
@@ -209,6 +219,46 @@ absl::Status SplitLoop::RouteFrom(int32_t layer, const int64_t* gathered, void* 
   }
   return cuda::QuotaRouteOnHost(route);
 }
+
+#ifdef EPLB_WITH_CUDA
+absl::Status SplitLoop::LaunchOwn(int32_t layer, const int64_t* gathered, cudaStream_t stream) {
+  if (gpu_tables_ != nullptr) return LaunchKernelSplit(layer, gathered, stream);
+  const Layer& at = layers_[static_cast<size_t>(layer)];
+  return cuda::LaunchSplitExchange({.gathered = gathered,
+                                    .number = at.number,
+                                    .own = at.own,
+                                    .mailbox = at.mailbox,
+                                    .num_counts = static_cast<int32_t>(num_counts_),
+                                    .num_slots = static_cast<int32_t>(num_slots_),
+                                    .deadline_ns = absl::ToInt64Nanoseconds(setup_.deadline)},
+                                   stream);
+}
+
+absl::Status SplitLoop::LaunchKernelSplit(int32_t layer, const int64_t* gathered,
+                                          cudaStream_t stream) {
+  const Layer& at = layers_[static_cast<size_t>(layer)];
+  const int32_t num_gpus = parts_.topology.num_gpus();
+  EPLB_RETURN_IF_ERROR(cuda::LaunchSplit({.shape = gpu_tables_->shape(),
+                                          .tables = gpu_tables_->tables(),
+                                          .first_layer = layer,
+                                          .num_layers = 1,
+                                          .counts = gathered,
+                                          .num_sources = num_gpus,
+                                          .quotas = at.quotas,
+                                          .refused = at.refused,
+                                          .own = at.own,
+                                          .source = parts_.self.value,
+                                          .gpus_of_node = num_gpus / parts_.topology.num_nodes()},
+                                         stream));
+  return cuda::LaunchSplitNote({.quotas = at.quotas,
+                                .refused = at.refused,
+                                .tables = gpu_tables_->number(),
+                                .number = number_,
+                                .note = at.note,
+                                .num_slots = static_cast<int32_t>(num_slots_)},
+                               stream);
+}
+#endif
 
 void SplitLoop::Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own) {
   const absl::StatusOr<SplitFigures> figures = parts_.splits.Split(
@@ -260,11 +310,49 @@ void SplitLoop::Stop() {
 SplitLoopFigures SplitLoop::figures() const {
   const absl::MutexLock lock(&mutex_);
   SplitLoopFigures figures = figures_;
-  if (!parts_.device.has_value()) return figures;
-  for (const Layer& layer : layers_) {
-    figures.batches += cuda::LoadShared(layer.mailbox.asked);
-    figures.late += cuda::LoadShared(layer.mailbox.late);
+  if (gpu_tables_ != nullptr) {
+    AddNotes(figures);
+  } else if (parts_.device.has_value()) {
+    for (const Layer& layer : layers_) {
+      figures.batches += cuda::LoadShared(layer.mailbox.asked);
+      figures.late += cuda::LoadShared(layer.mailbox.late);
+    }
   }
+  return figures;
+}
+
+void SplitLoop::AddNotes(SplitLoopFigures& figures) const {
+  int64_t newest = newest_note_;
+  int32_t newest_layer = 0;
+  for (int32_t layer = 0; layer < parts_.topology.num_layers(); ++layer) {
+    const int64_t* const note = layers_[static_cast<size_t>(layer)].note;
+    figures.batches += cuda::LoadShared(note + cuda::kBatches);
+    figures.refused += cuda::LoadShared(note + cuda::kRefused);
+    const int64_t number = cuda::LoadShared(note + cuda::kNoted);
+    if (number <= newest) continue;
+    newest = number;
+    newest_layer = layer;
+  }
+  if (newest > newest_note_) {
+    if (std::optional<SplitFigures> read = ReadNote(newest_layer, newest); read.has_value()) {
+      figures_.newest = *std::move(read);
+      newest_note_ = newest;
+    }
+  }
+  figures.newest = figures_.newest;
+}
+
+std::optional<SplitFigures> SplitLoop::ReadNote(int32_t layer, int64_t number) const {
+  const int64_t* const note = layers_[static_cast<size_t>(layer)].note;
+  const int64_t tables = cuda::LoadShared(note + cuda::kTables);
+  std::vector<int64_t> quotas;
+  for (size_t slot = 0; slot < num_slots_; ++slot) {
+    quotas.push_back(cuda::LoadShared(note + cuda::kQuotas + slot));
+  }
+  if (cuda::LoadShared(note + cuda::kBegun) != number) return std::nullopt;
+  SplitFigures figures = parts_.splits.FiguresOf(LayerId{layer}, quotas);
+  // The tables are renewed before another placement is shown.
+  if (tables != gpu_tables_->newest()) return std::nullopt;
   return figures;
 }
 

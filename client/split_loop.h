@@ -1,6 +1,7 @@
 // The split of a batch in the order of a stream: counts of this rank's choices, and slots by the
 // counts of all ranks. For tensors on a GPU a thread of the client computes the split while the
-// stream waits, so that the caller does not; for tensors in host memory the call computes it.
+// stream waits, or a kernel does, so that the caller does not wait. For tensors in host memory the
+// call computes it.
 #pragma once
 
 #include <atomic>
@@ -17,6 +18,7 @@
 
 #include "client/batch_splits.h"
 #include "client/client.h"
+#include "client/gpu_split_tables.h"
 #include "cuda/quota_route.h"
 #include "cuda/row_queue.h"
 #include "cuda/split_exchange.h"
@@ -50,8 +52,10 @@ class SplitLoop {
 
   absl::Status CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row, void* stream);
   absl::Status RouteFrom(int32_t layer, const int64_t* gathered, void* slots, void* stream);
-  // Ends the thread: the choices of later batches on a GPU draw their slots.
+  // Ends the thread, if there is one: the choices of later batches then draw their slots.
   void Stop();
+  // The tables of kernels that split; null if no kernel splits.
+  GpuSplitTables* gpu_tables() { return gpu_tables_.get(); }
   SplitLoopFigures figures() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:
@@ -60,15 +64,30 @@ class SplitLoop {
     int32_t* chunk_counts = nullptr;  // [chunks of the largest batch, E]
     int64_t* own = nullptr;           // [S]
     int64_t* number = nullptr;        // [1], see SplitExchangeArgs
-    cuda::SplitMailbox mailbox = {};  // on a GPU
+    cuda::SplitMailbox mailbox = {};  // if the thread splits
+    // If a kernel splits.
+    int64_t* quotas = nullptr;   // [S]
+    int32_t* refused = nullptr;  // [1], SplitArgs::refused
+    int64_t* note = nullptr;     // pinned, see SplitNoteArgs
     bool is_counted = false;
     int64_t answered = 0;  // number of the batch that the thread saw last
   };
 
   SplitLoop(const SplitSetup& setup, const SplitLoopParts& parts);
   absl::Status Allocate();
+  void CarveLayers(Carver& memory, Carver& shared);
   absl::Status CheckChoices(int32_t layer, const cuda::CountArgs& choices) const;
   cuda::QuotaRouteArgs RouteArgsOf(int32_t layer, void* slots);
+#ifdef EPLB_WITH_CUDA
+  // Puts the computation of a layer's own quotas on the stream.
+  absl::Status LaunchOwn(int32_t layer, const int64_t* gathered, cudaStream_t stream);
+  absl::Status LaunchKernelSplit(int32_t layer, const int64_t* gathered, cudaStream_t stream);
+#endif
+  // Adds what kernels noted to the figures.
+  void AddNotes(SplitLoopFigures& figures) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
+  // Returns the figures of the layer's newest batch, `number`; no value if the quotas are of
+  // another batch or of tables that are not the newest.
+  std::optional<SplitFigures> ReadNote(int32_t layer, int64_t number) const;
   // Writes the own quotas of a batch, or kNoQuota if its counts are refused.
   void Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own)
       ABSL_LOCKS_EXCLUDED(mutex_);
@@ -85,9 +104,12 @@ class SplitLoop {
   cuda::RowBuffer shared_;           // pinned
   int64_t* out_of_range_ = nullptr;  // [1]
   int64_t* beyond_ = nullptr;        // [1]
+  int64_t* number_ = nullptr;        // [1], see SplitNoteArgs
   std::vector<Layer> layers_;
+  std::unique_ptr<GpuSplitTables> gpu_tables_;  // null unless kernels split
   mutable absl::Mutex mutex_;
-  SplitLoopFigures figures_ ABSL_GUARDED_BY(mutex_);
+  mutable SplitLoopFigures figures_ ABSL_GUARDED_BY(mutex_);
+  mutable int64_t newest_note_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the batch of `newest`
   std::vector<int64_t> counts_, quotas_, own_;  // the thread's, or of a call in host memory
   std::atomic<bool> stops_ = false;
   std::thread thread_;

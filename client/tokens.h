@@ -96,6 +96,7 @@ class ArraysInMemory {
   // name: of the argument; array: null: not given. errors: InvalidArgument for another memory;
   // FailedPrecondition for memory of a GPU that this process cannot use.
   absl::Status Check(const char* name, const void* array);
+  void Forget() { known_.clear(); }
 
  private:
   RowMemory memory_;

@@ -39,7 +39,9 @@ void PackLayer(const SplitTables& from, int32_t index, Carver& carver) {
   const int32_t* const begin = from.tables + sizes.begin;
   const int64_t end =
       index + 1 < from.shape.num_layers ? from.layers[index + 1].begin : from.num_tables;
-  *to.header = {.sizes = sizes, .margins = from.margins, .equal_speeds = from.equal_speeds ? 1 : 0,
+  *to.header = {.sizes = sizes,
+                .margins = from.margins,
+                .equal_speeds = from.equal_speeds ? 1 : 0,
                 .refuses = 0};
   std::copy_n(from.speeds, from.shape.num_gpus, to.speeds);
   FindHolders(from.Layer(index), to.holders);

@@ -10,6 +10,7 @@ namespace {
 struct OneThreadOfHost {
   static constexpr bool leader() { return true; }
   static bool Share(bool value) { return value; }
+  static int64_t Raise(int64_t* word) { return ++*word; }
   template <class Work>
   void ForEach(int32_t count, const Work& work) const {
     for (int32_t i = 0; i < count; ++i) work(i);
@@ -35,6 +36,21 @@ absl::Status CheckSplitExchangeArgs(const SplitExchangeArgs& args) {
 absl::Status SplitExchangeOnHost(const SplitExchangeArgs& args) {
   EPLB_RETURN_IF_ERROR(CheckSplitExchangeArgs(args));
   ExchangeSplit(args, OneThreadOfHost());
+  return absl::OkStatus();
+}
+
+absl::Status CheckSplitNoteArgs(const SplitNoteArgs& args) {
+  if (args.quotas != nullptr && args.refused != nullptr && args.tables != nullptr &&
+      args.number != nullptr && args.note != nullptr && args.num_slots >= 1) {
+    return absl::OkStatus();
+  }
+  return InvalidInput("note of a split of ", args.num_slots,
+                      " slots: expected at least 1, and no array that is null");
+}
+
+absl::Status SplitNoteOnHost(const SplitNoteArgs& args) {
+  EPLB_RETURN_IF_ERROR(CheckSplitNoteArgs(args));
+  NoteSplit(args, OneThreadOfHost());
   return absl::OkStatus();
 }
 

@@ -26,12 +26,20 @@ struct ExchangeBlock {
     OfferTurn();  // not before the wait for the answer
     return *shared;
   }
+  __device__ static int64_t Raise(int64_t* word) {
+    return static_cast<int64_t>(atomicAdd(reinterpret_cast<unsigned long long*>(word), 1ULL)) + 1;
+  }
 };
 
 __global__ void __launch_bounds__(kExchangeThreads) SplitExchangeKernel(SplitExchangeArgs args) {
   __shared__ bool in_time;
   AwaitTurn();
   ExchangeSplit(args, ExchangeBlock{&in_time});
+}
+
+__global__ void __launch_bounds__(kExchangeThreads) SplitNoteKernel(SplitNoteArgs args) {
+  __shared__ bool is_split;
+  NoteSplit(args, ExchangeBlock{&is_split});
 }
 
 }  // namespace
@@ -44,6 +52,14 @@ absl::Status LaunchSplitExchange(const SplitExchangeArgs& args, cudaStream_t str
                   "launch of the kernel that exchanges a split");
 }
 
-absl::Status LoadSplitExchangeKernels() { return LoadKernels(&SplitExchangeKernel); }
+absl::Status LaunchSplitNote(const SplitNoteArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckSplitNoteArgs(args));
+  SplitNoteKernel<<<1, kExchangeThreads, 0, stream>>>(args);
+  return ToStatus(cudaGetLastError(), "launch of the kernel that notes a split");
+}
+
+absl::Status LoadSplitExchangeKernels() {
+  return LoadKernels(&SplitExchangeKernel, &SplitNoteKernel);
+}
 
 }  // namespace eplb::cuda

@@ -531,10 +531,16 @@ typedef struct eplb_split_setup {
   int64_t max_tokens; /* most tokens of a batch on this rank; max_tokens * top_k is at most 2^31 */
   double deadline_s;  /* longest wait of a stream for a split (0, 60]; 0: 0.001 */
   int32_t top_k;      /* choices of each token */
-  int32_t reserved;   /* 0 */
+  /* For tensors on a GPU, where batches are split. 0, the default: on a thread of the client, which
+   * needs a CPU core and takes the least time for batches that are hard to split. 1: in a kernel,
+   * which needs no core and is never late. Both give equal bits. The kernel splits over up to 128
+   * GPUs, and refuses batches above 2^24 choices of all ranks; set_split_options then holds from
+   * the next step_boundary. */
+  int32_t split_on_gpu;
 } eplb_split_setup;
 
-/* Batches since eplb_client_prepare_split, and the newest split. */
+/* Batches since eplb_client_prepare_split, and the newest split. If a kernel splits, the newest one
+ * that was read while its placement was current. */
 typedef struct eplb_split_figures {
   size_t struct_size;
   int64_t batches; /* batches that route_from routed, on a GPU once the stream reached them */
@@ -551,7 +557,8 @@ typedef struct eplb_split_figures {
  * count_for; an all-gather of the rows among the ranks of the EP group by the caller, on the same
  * stream; route_from. All arrays are in the memory of the registered tensors. On a GPU the calls
  * only launch, also inside a graph capture; a captured graph follows later switches. A thread of
- * the client computes the split, and close ends it. In host memory the calls compute.
+ * the client computes the split until close ends it, or a kernel does. In host memory the calls
+ * compute.
  *
  * Allocates what the calls need, on the training thread after register_experts. Another call
  * discards the first preparation, and captured graphs with it. errors: InvalidArgument naming the

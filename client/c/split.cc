@@ -119,8 +119,12 @@ int32_t eplb_client_set_split_options(eplb_client* client,
 int32_t eplb_client_prepare_split(eplb_client* client, const eplb_split_setup* setup) noexcept {
   return eplb::c::Act(client, "prepare_split", [&](eplb::Client& connected) -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const eplb_split_setup given, eplb::c::ReadStruct("setup", setup));
-    if (given.reserved != 0) return eplb::InvalidInput("setup.reserved is not 0");
-    eplb::SplitSetup read{.max_tokens = given.max_tokens, .top_k = given.top_k};
+    if (given.split_on_gpu != 0 && given.split_on_gpu != 1) {
+      return eplb::InvalidInput("setup.split_on_gpu is ", given.split_on_gpu, ", expected 0 or 1");
+    }
+    eplb::SplitSetup read{.max_tokens = given.max_tokens,
+                          .top_k = given.top_k,
+                          .split_on_gpu = given.split_on_gpu != 0};
     if (given.deadline_s != 0) read.deadline = absl::Seconds(given.deadline_s);
     return connected.PrepareSplit(read);
   });

@@ -3,15 +3,14 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/monotonic_clock.h"
 #include "base/status_macros.h"
-#include "client/rows/row_message.h"
 #include "cuda/route.h"
 
 namespace eplb {
 namespace {
 
 constexpr int64_t kNumbersAligned = 16;  // each array begins at a multiple of 64 bytes
+constexpr int64_t kNumberBytes = sizeof(int32_t);
 
 }  // namespace
 
@@ -33,8 +32,6 @@ RouteTables::RouteTables(std::unique_ptr<cuda::RowQueue> queue, const Topology& 
   }
 }
 
-RouteTables::~RouteTables() { (void)AwaitUpload(); }
-
 absl::StatusOr<std::unique_ptr<RouteTables>> RouteTables::Make(
     std::unique_ptr<cuda::RowQueue> queue, const Placement& placement, GpuId gpu) {
   const Topology& topology = placement.topology();
@@ -45,15 +42,13 @@ absl::StatusOr<std::unique_ptr<RouteTables>> RouteTables::Make(
     layers.push_back(LayerId{layer});
     EPLB_RETURN_IF_ERROR(tables->Write(placement, layers.back()));
   }
-  EPLB_RETURN_IF_ERROR(tables->Upload(layers));
-  EPLB_RETURN_IF_ERROR(tables->AwaitUpload());
+  EPLB_RETURN_IF_ERROR(tables->memory_->Upload(tables->PartsOf(layers)));
+  EPLB_RETURN_IF_ERROR(tables->memory_->Await());
   return tables;
 }
 
 absl::Status RouteTables::Allocate() {
-  const auto num_bytes = num_numbers_ * static_cast<int64_t>(sizeof(int32_t));
-  EPLB_ASSIGN_OR_RETURN(device_, queue_->Allocate(num_bytes));
-  EPLB_ASSIGN_OR_RETURN(pinned_, queue_->AllocatePinned(num_bytes));
+  EPLB_ASSIGN_OR_RETURN(memory_, UploadedMemory::Make(*queue_, num_numbers_ * kNumberBytes));
   arrays_ = {.physical_to_logical = DeviceArray(kPhysicalToLogical),
              .replicas = DeviceArray(kReplicas),
              .first_replica = DeviceArray(kFirstReplica),
@@ -65,20 +60,13 @@ absl::Status RouteTables::Allocate() {
 }
 
 const int32_t* RouteTables::DeviceArray(PartName part) const {
-  return reinterpret_cast<const int32_t*>(device_.bytes.data()) + parts_[part].begin;
+  return reinterpret_cast<const int32_t*>(memory_->device()) + parts_[part].begin;
 }
 
 std::span<int32_t> RouteTables::PinnedRow(PartName part, LayerId layer) {
   const auto& [begin, row] = parts_[part];
-  return {reinterpret_cast<int32_t*>(pinned_.bytes.data()) + begin + layer.value * row,
+  return {reinterpret_cast<int32_t*>(memory_->pinned()) + begin + layer.value * row,
           static_cast<size_t>(row)};
-}
-
-absl::Status RouteTables::AwaitUpload() {
-  if (!upload_.has_value()) return absl::OkStatus();
-  EPLB_RETURN_IF_ERROR(AwaitBatch(*queue_, *upload_, MonotonicNow() + kSettleTimeout));
-  upload_.reset();
-  return absl::OkStatus();
 }
 
 absl::Status RouteTables::Write(const Placement& placement, LayerId layer) {
@@ -116,39 +104,26 @@ absl::Status RouteTables::Write(const Placement& placement, LayerId layer) {
   return absl::OkStatus();
 }
 
-absl::Status RouteTables::Upload(std::span<const LayerId> layers) {
-  std::vector<cuda::RowCopy> copies;
+std::vector<UploadedMemory::Part> RouteTables::PartsOf(std::span<const LayerId> layers) const {
+  std::vector<UploadedMemory::Part> parts;
   for (size_t begin = 0; begin < layers.size();) {
     // Layers that follow each other lie side by side in each array.
     size_t end = begin + 1;
     while (end < layers.size() && layers[end].value == layers[end - 1].value + 1) ++end;
     for (const auto& [part_begin, row] : parts_) {
-      const auto first_byte = static_cast<size_t>(part_begin + layers[begin].value * row) * 4;
-      copies.push_back({.source = pinned_.bytes.data() + first_byte,
-                        .destination = device_.bytes.data() + first_byte,
-                        .num_bytes = static_cast<int64_t>(end - begin) * row * 4});
+      parts.push_back({.begin = (part_begin + layers[begin].value * row) * kNumberBytes,
+                       .size = static_cast<int64_t>(end - begin) * row * kNumberBytes});
     }
     begin = end;
   }
-  if (copies.empty()) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(upload_, queue_->Transfer(copies));
-  return absl::OkStatus();
+  return parts;
 }
 
 absl::Status RouteTables::Update(const Placement& placement, std::span<const LayerId> layers,
                                  void* stream) {
-  EPLB_RETURN_IF_ERROR(AwaitUpload());
+  EPLB_RETURN_IF_ERROR(memory_->Await());
   for (const LayerId layer : layers) EPLB_RETURN_IF_ERROR(Write(placement, layer));
-  if (UploadBetween(layers, stream).ok()) return absl::OkStatus();
-  // After an error of one call: the rows are uploaded again.
-  EPLB_RETURN_IF_ERROR(queue_->Drain(MonotonicNow() + kSettleTimeout));
-  return UploadBetween(layers, stream);
-}
-
-absl::Status RouteTables::UploadBetween(std::span<const LayerId> layers, void* stream) {
-  EPLB_RETURN_IF_ERROR(queue_->Follow(stream));
-  EPLB_RETURN_IF_ERROR(Upload(layers));
-  return queue_->LetFollow(stream);
+  return memory_->UploadBetween(PartsOf(layers), stream);
 }
 
 }  // namespace eplb

@@ -5,12 +5,12 @@
 
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 #include <vector>
 
 #include "absl/status/statusor.h"
 
+#include "client/rows/uploaded_memory.h"
 #include "cuda/row_queue.h"
 #include "placement/ids.h"
 #include "placement/placement.h"
@@ -39,8 +39,6 @@ class RouteTables {
   // Holds `placement` when it returns. errors: ResourceExhausted; Internal from CUDA.
   static absl::StatusOr<std::unique_ptr<RouteTables>> Make(std::unique_ptr<cuda::RowQueue> queue,
                                                            const Placement& placement, GpuId gpu);
-  // Waits for the last upload, at most kSettleTimeout: it reads memory that goes.
-  ~RouteTables();
   RouteTables(const RouteTables&) = delete;
   RouteTables& operator=(const RouteTables&) = delete;
 
@@ -73,12 +71,9 @@ class RouteTables {
 
   RouteTables(std::unique_ptr<cuda::RowQueue> queue, const Topology& topology, GpuId gpu);
   absl::Status Allocate();
-  absl::Status AwaitUpload();
   // Writes a layer into pinned memory. REQUIRES: the last upload has ended.
   absl::Status Write(const Placement& placement, LayerId layer);
-  absl::Status Upload(std::span<const LayerId> layers);
-  // After what `stream` holds and before what it gets next.
-  absl::Status UploadBetween(std::span<const LayerId> layers, void* stream);
+  std::vector<UploadedMemory::Part> PartsOf(std::span<const LayerId> layers) const;
   std::span<int32_t> PinnedRow(PartName part, LayerId layer);
   const int32_t* DeviceArray(PartName part) const;
 
@@ -86,11 +81,9 @@ class RouteTables {
   const Topology topology_;
   const GpuId gpu_;
   std::vector<Part> parts_;
-  int64_t num_numbers_ = 0;  // numbers in a buffer
-  cuda::RowBuffer device_;   // go before the queue
-  cuda::RowBuffer pinned_;
+  int64_t num_numbers_ = 0;                 // numbers in a buffer
+  std::unique_ptr<UploadedMemory> memory_;  // goes before the queue
   RouteArrays arrays_;
-  std::optional<int64_t> upload_;  // the last batch, which may not have ended
 };
 
 }  // namespace eplb

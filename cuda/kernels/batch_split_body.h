@@ -236,9 +236,8 @@ template <int kWords, class Team>
 EPLB_HOST_DEVICE void SolveLayer(const SplitArgs& args, int32_t index,
                                  const SplitMemory<kWords>& memory, int32_t groups,
                                  const Team& team) {
-  const int32_t refused = memory.tables.header->refuses != 0
-                              ? args.shape.num_experts
-                              : TakeSums(args, memory, groups, team);
+  const int32_t refused = memory.tables.header->refuses != 0 ? args.shape.num_experts
+                                                             : TakeSums(args, memory, groups, team);
   SplitPeak peak;
   if (refused == kNotRefused) {
     const PackedSplitLayer layer = LayerOf(args.shape, memory.tables);

@@ -1,6 +1,7 @@
-// The body of the exchange with a splitter on the CPU: a block of the GPU writes the counts of all
-// ranks into memory that both share, and waits there for the rank's own quotas. After a deadline it
-// goes on without quotas, so that each choice draws its slot.
+// The bodies of what the GPU exchanges with the CPU about a split, in memory that both share. With
+// a splitter on the CPU a block of the GPU writes the counts of all ranks and waits for the rank's
+// own quotas. After a deadline it goes on without quotas, so that each choice draws its slot. If a
+// kernel split the batch, the block notes its quotas for the CPU's figures.
 #pragma once
 
 #include <cstdint>
@@ -83,8 +84,53 @@ EPLB_HOST_DEVICE inline bool AwaitAnswer(const SplitExchangeArgs& args, int64_t 
 
 inline constexpr int64_t kNoQuota = -1;  // see QuotaRouteArgs::own
 
+// Words of a note in the memory that the GPU and the CPU share. A reader that finds one number in
+// kNoted before it reads kTables and the quotas, and in kBegun afterwards, has read one batch.
+enum SplitNoteWord {
+  kBatches,  // batches of the layer
+  kRefused,  // batches that were refused
+  kBegun,    // number of the batch whose quotas are being written
+  kTables,   // number of the tables that split it
+  kNoted,    // number of the batch whose quotas were written
+  kQuotas    // [num_slots], quotas of the newest batch that was not refused
+};
+
+struct SplitNoteArgs {
+  // In the memory of the kernel.
+  const int64_t* quotas = nullptr;   // [num_slots]
+  const int32_t* refused = nullptr;  // [1], SplitArgs::refused
+  const int64_t* tables = nullptr;   // [1], number of the tables
+  int64_t* number = nullptr;         // [1], number of the last batch of any layer, raised by 1
+  int64_t* note = nullptr;           // [kQuotas + num_slots], shared
+  int32_t num_slots = 0;
+};
+static_assert(std::is_trivially_copyable_v<SplitNoteArgs>);
+
 // Block: leader(); ForEach(count, work), after which all threads see what each wrote; Share(value),
-// the value of the leader for all threads.
+// the value of the leader for all threads, after which they store; Raise(word), by one thread.
+template <class Block>
+EPLB_HOST_DEVICE void NoteSplit(const SplitNoteArgs& args, const Block& block) {
+  const bool is_split = *args.refused < 0;
+  int64_t number = 0;
+  if (block.leader()) {
+    StoreShared(args.note + kBatches, LoadShared(args.note + kBatches) + 1);
+    if (is_split) {
+      number = block.Raise(args.number);
+      StoreShared(args.note + kBegun, number);
+    } else {
+      StoreShared(args.note + kRefused, LoadShared(args.note + kRefused) + 1);
+    }
+    FenceShared();
+  }
+  if (!block.Share(is_split)) return;
+  block.ForEach(args.num_slots,
+                [&](int32_t i) { StoreCount(args.note + kQuotas + i, args.quotas[i]); });
+  if (!block.leader()) return;
+  StoreShared(args.note + kTables, *args.tables);
+  StoreShared(args.note + kNoted, number);
+}
+
+// Block: as above.
 template <class Block>
 EPLB_HOST_DEVICE void ExchangeSplit(const SplitExchangeArgs& args, const Block& block) {
   const SplitMailbox& mailbox = args.mailbox;

@@ -22,7 +22,8 @@ void OwnQuotas(const SplitBatch& batch, std::span<const int64_t> counts, GpuId s
   for (int32_t expert = 0; expert < num_experts; ++expert) {
     const auto replicas = batch.placement.ReplicasOf(batch.layer, ExpertId{expert});
     if (replicas.size() == 1) {  // most experts
-      own[AsIndex(replicas.front())] = counts[AsIndex(int64_t{source.value} * num_experts + expert)];
+      own[AsIndex(replicas.front())] =
+          counts[AsIndex(int64_t{source.value} * num_experts + expert)];
       continue;
     }
     slots.assign(replicas.begin(), replicas.end());

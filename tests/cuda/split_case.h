@@ -95,7 +95,8 @@ class SplitCase {
       std::vector<int64_t> by_gpu;
       for (int32_t rank = 0; rank < num_sources_; ++rank) {
         for (size_t expert = 0; expert < num_experts; ++expert) {
-          by_gpu.push_back(counts_[Row(static_cast<size_t>(rank), static_cast<size_t>(i)) + expert]);
+          by_gpu.push_back(
+              counts_[Row(static_cast<size_t>(rank), static_cast<size_t>(i)) + expert]);
           sums[expert] += by_gpu.back();
         }
       }

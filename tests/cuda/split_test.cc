@@ -161,7 +161,8 @@ TEST(CheckSplitArgsTest, RefusalNamesTheNumber) {
               HasSubstr("2 layers from layer 1 on: they are not all among 2 layers"));
   bad = good;
   bad.source = c.num_sources();
-  EXPECT_THAT(CheckSplitArgs(bad).message(), HasSubstr(absl::StrCat("source ", bad.source, " of ", bad.source, " sources")));
+  EXPECT_THAT(CheckSplitArgs(bad).message(),
+              HasSubstr(absl::StrCat("source ", bad.source, " of ", bad.source, " sources")));
   bad = good;
   bad.num_sources = 3;
   bad.source = 0;

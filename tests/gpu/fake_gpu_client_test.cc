@@ -40,51 +40,45 @@ struct SplitArrays {
   }
 };
 
-TEST(GpuClientTest, SplitsInTheOrderOfAStreamWithTheBitsOfTheHost) {
-  fake_cuda::SetSeed(0);
-  std::array<std::unique_ptr<QueueMemory>, kTestRanks> memory;
-  for (auto& of_rank : memory) of_rank = std::make_unique<QueueMemory>(&MakeDeviceQueue);
-  StartedJob job("", {.options = [](ClientOptions& options) { options.num_slots = kGpuSplitSlots; },
-                      .tensors =
-                          [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
-                            for (ExpertTensorView& tensor : tensors) {
-                              const auto size =
-                                  static_cast<size_t>(tensor.row_stride * tensor.num_rows);
-                              tensor.base = memory[static_cast<size_t>(rank.rank())]
-                                                ->Put(std::vector<std::byte>(size))
-                                                .data();
-                            }
-                          }});
-  std::vector<SplitArrays> arrays;
-  std::vector<std::vector<int64_t>> rows(kTestRanks);
-  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    arrays.push_back({.host_ids = {0, 0, 0, 1, 0, rank, 3, 0, 1, 2}});
+class GpuSplitTest : public ::testing::Test {
+ protected:
+  GpuSplitTest() {
+    fake_cuda::SetSeed(0);
+    for (auto& of_rank : memory_) of_rank = std::make_unique<QueueMemory>(&MakeDeviceQueue);
+    job_ = std::make_unique<StartedJob>(
+        "", TestJobHooks{
+                .options = [](ClientOptions& options) { options.num_slots = kGpuSplitSlots; },
+                .tensors =
+                    [&](TestRank& rank, std::vector<ExpertTensorView>& tensors) {
+                      for (ExpertTensorView& tensor : tensors) {
+                        const auto size = static_cast<size_t>(tensor.row_stride * tensor.num_rows);
+                        tensor.base = memory_[static_cast<size_t>(rank.rank())]
+                                          ->Put(std::vector<std::byte>(size))
+                                          .data();
+                      }
+                    }});
+    for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+      arrays_.push_back({.host_ids = {0, 0, 0, 1, 0, rank, 3, 0, 1, 2}});
+    }
   }
-  job.Run([&](int32_t r, TestRank& rank) {
-    const SplitArrays& mine = arrays[static_cast<size_t>(r)];
-    const absl::Status early = rank.client().CountFor(1, mine.Choices(nullptr), nullptr);
-    EXPECT_EQ(early.message(), "count_for was called before prepare_split");
-    const absl::Status prepared =
-        rank.client().PrepareSplit({.max_tokens = 16, .top_k = 1, .deadline = absl::Seconds(10)});
-    EXPECT_TRUE(prepared.ok()) << prepared;
-    const absl::Status on_host =
-        rank.client().CountFor(1, mine.Choices(mine.host_ids.data()), mine.row.data());
-    EXPECT_EQ(on_host.message(),
-              "choices.expert_ids lies in host memory, expected memory of device 0, where the "
-              "tables are");
-    const absl::Status counted =
-        rank.client().CountFor(1, mine.Choices(mine.ids.data()), mine.row.data());
-    EXPECT_TRUE(counted.ok()) << counted;
-    rows[static_cast<size_t>(r)] = mine.row.Read();
-  });
-  job.Run([&](int32_t r, TestRank& rank) {
-    Client& client = rank.client();
-    const SplitArrays& mine = arrays[static_cast<size_t>(r)];
-    std::vector<int64_t> counts = rows[static_cast<size_t>(r / 2 * 2)];
-    const std::vector<int64_t>& second = rows[static_cast<size_t>(r / 2 * 2 + 1)];
-    counts.insert(counts.end(), second.begin(), second.end());
-    EXPECT_EQ(cudaMemcpy(mine.gathered.data(), counts.data(), 64, cudaMemcpyHostToDevice),
+
+  const SplitArrays& ArraysOf(int32_t rank) const { return arrays_[static_cast<size_t>(rank)]; }
+
+  // Puts the counts of the rank's EP group on its GPU.
+  std::vector<int64_t> Gather(int32_t rank) const {
+    std::vector<int64_t> counts(8);
+    for (int32_t gpu = 0; gpu < 2; ++gpu) {
+      for (const int32_t id : ArraysOf(rank / 2 * 2 + gpu).host_ids) ++counts[4 * gpu + id];
+    }
+    EXPECT_EQ(cudaMemcpy(ArraysOf(rank).gathered.data(), counts.data(), 64, cudaMemcpyHostToDevice),
               cudaSuccess);
+    return counts;
+  }
+
+  // Routes a batch of layer 1 on the GPU and on the host.
+  void ExpectTheSlotsOfTheHost(int32_t rank, Client& client) {
+    const SplitArrays& mine = ArraysOf(rank);
+    const std::vector<int64_t> counts = Gather(rank);
     const int64_t allocations = fake_cuda::NumAllocations();
     const absl::Status routed = client.RouteFrom(1, mine.gathered.data(), mine.slots.data());
     EXPECT_TRUE(routed.ok()) << routed;
@@ -99,12 +93,38 @@ TEST(GpuClientTest, SplitsInTheOrderOfAStreamWithTheBitsOfTheHost) {
                              {.layer = 1, .own = own, .slots = expected.data()})
                     .ok());
     EXPECT_EQ(slots, expected);
-    EXPECT_EQ(client.split_figures().batches, 1);
     EXPECT_EQ(client.split_figures().newest.peak, figures->peak);
     EXPECT_EQ(client.split_figures().newest.equal_peak, figures->equal_peak);
+  }
+
+  std::array<std::unique_ptr<QueueMemory>, kTestRanks> memory_;
+  std::unique_ptr<StartedJob> job_;
+  std::vector<SplitArrays> arrays_;
+};
+
+TEST_F(GpuSplitTest, SplitsInTheOrderOfAStreamWithTheBitsOfTheHost) {
+  job_->Run([&](int32_t r, TestRank& rank) {
+    const SplitArrays& mine = ArraysOf(r);
+    const absl::Status early = rank.client().CountFor(1, mine.Choices(nullptr), nullptr);
+    EXPECT_EQ(early.message(), "count_for was called before prepare_split");
+    const absl::Status prepared =
+        rank.client().PrepareSplit({.max_tokens = 16, .top_k = 1, .deadline = absl::Seconds(10)});
+    EXPECT_TRUE(prepared.ok()) << prepared;
+    const absl::Status on_host =
+        rank.client().CountFor(1, mine.Choices(mine.host_ids.data()), mine.row.data());
+    EXPECT_EQ(on_host.message(),
+              "choices.expert_ids lies in host memory, expected memory of device 0, where the "
+              "tables are");
+    const absl::Status counted =
+        rank.client().CountFor(1, mine.Choices(mine.ids.data()), mine.row.data());
+    EXPECT_TRUE(counted.ok()) << counted;
+    const std::vector<int64_t> counts = Gather(r);
+    EXPECT_THAT(mine.row.Read(), ::testing::ElementsAreArray(counts.data() + r % 2 * 4, size_t{4}));
+    ExpectTheSlotsOfTheHost(r, rank.client());
+    EXPECT_EQ(rank.client().split_figures().batches, 1);
   });
-  job.Run([&](int32_t r, TestRank& rank) {
-    const SplitArrays& mine = arrays[static_cast<size_t>(r)];
+  job_->Run([&](int32_t r, TestRank& rank) {
+    const SplitArrays& mine = ArraysOf(r);
     const absl::Status prepared = rank.client().PrepareSplit(
         {.max_tokens = 16, .top_k = 1, .deadline = absl::Milliseconds(2)});
     EXPECT_TRUE(prepared.ok()) << prepared;
@@ -113,6 +133,42 @@ TEST(GpuClientTest, SplitsInTheOrderOfAStreamWithTheBitsOfTheHost) {
     EXPECT_TRUE(rank.client().RouteFrom(1, mine.gathered.data(), mine.slots.data()).ok());
     for (const int32_t slot : mine.slots.Read()) EXPECT_THAT(slot, ::testing::Ge(0));
     EXPECT_EQ(rank.client().split_figures().late, 1) << "Close ended the thread";
+  });
+}
+
+TEST_F(GpuSplitTest, AKernelSplitsByThePlacementAndTheOptionsInUse) {
+  job_->Run([&](int32_t r, TestRank& rank) {
+    Client& client = rank.client();
+    const SplitArrays& mine = ArraysOf(r);
+    const absl::Status prepared =
+        client.PrepareSplit({.max_tokens = 16, .top_k = 1, .split_on_gpu = true});
+    ASSERT_TRUE(prepared.ok()) << prepared;
+    ASSERT_TRUE(client.CountFor(1, mine.Choices(mine.ids.data()), mine.row.data()).ok());
+    ExpectTheSlotsOfTheHost(r, client);
+    ASSERT_TRUE(client.SetSplitOptions({.gpu_speeds = {1, .5}}).ok());
+    const auto ended = rank.Step(0);
+    ASSERT_TRUE(ended.ok()) << ended.status();
+    ExpectTheSlotsOfTheHost(r, client);
+    // Each placement of the check is one that kernels read.
+    int moves = 0;
+    const absl::Status checked =
+        client.CheckExperts([&](int32_t layer, int32_t local_slot) -> absl::StatusOr<uint64_t> {
+          const PlacementView& placement = client.placement();
+          if (layer == 1 && local_slot == 0) {
+            ExpectTheSlotsOfTheHost(r, client);
+            ++moves;
+          }
+          return placement.physical_to_logical_map[static_cast<size_t>(
+              layer * placement.num_slots + placement.first_local_slot + local_slot)];
+        });
+    EXPECT_TRUE(checked.ok()) << checked;
+    EXPECT_EQ(moves, 3);
+    ExpectTheSlotsOfTheHost(r, client);
+    client.Close("finished");
+    EXPECT_TRUE(client.RouteFrom(1, mine.gathered.data(), mine.slots.data()).ok());
+    (void)mine.slots.Read();  // waits for the batch
+    EXPECT_EQ(client.split_figures().batches, 7);
+    EXPECT_EQ(client.split_figures().late + client.split_figures().refused, 0);
   });
 }
 

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 
+#include "base/status_macros.h"
 #include "client/split_loop.h"
 #include "cuda/kernels/route_body.h"
 #include "tests/cuda/on_device.h"
@@ -34,17 +35,21 @@ constexpr int64_t kLoopTokens = 700;  // two chunks of choices
 // One rank of an EP group; the counts of the others are drawn.
 class SplitLoopWorld {
  public:
-  SplitLoopWorld(Random& random, int32_t num_gpus, absl::Duration deadline)
+  SplitLoopWorld(Random& random, int32_t num_gpus, absl::Duration deadline,
+                 bool split_on_gpu = false)
+      : SplitLoopWorld(random, Shape(random, num_gpus), deadline, split_on_gpu) {}
+  SplitLoopWorld(Random& random, const TopologyOptions& shape, absl::Duration deadline,
+                 bool split_on_gpu)
       : random_(random),
-        topology_(*Topology::Make(Shape(random, num_gpus))),
-        self_{Pick(random, 0, num_gpus - 1)},
+        topology_(*Topology::Make(shape)),
+        self_{Pick(random, 0, shape.num_gpus - 1)},
         placement_(std::make_shared<const Placement>(RandomPlacement(random, topology_))),
         splits_(placement_, 0),
         replicas_(std::vector<int32_t>(kLoopLayers * S())),
         first_replica_(std::vector<int32_t>(kLoopLayers * (E() + 1))),
         ids_(std::vector<int32_t>(kLoopTokens * kLoopTopK)),
         row_(std::vector<int64_t>(E())),
-        gathered_(std::vector<int64_t>(E() * static_cast<size_t>(num_gpus))),
+        gathered_(std::vector<int64_t>(E() * static_cast<size_t>(shape.num_gpus))),
         slots_(std::vector<int32_t>(kLoopTokens * kLoopTopK)),
         tables_{.num_layers = kLoopLayers,
                 .num_experts = topology_.num_experts(),
@@ -53,14 +58,16 @@ class SplitLoopWorld {
                 .first_replica = first_replica_.data()},
         queue_(*cuda::MakeStreamRowQueue({})) {
     WriteTables();
-    auto loop =
-        SplitLoop::Make({.max_tokens = kLoopTokens, .top_k = kLoopTopK, .deadline = deadline},
-                        {.topology = topology_,
-                         .self = self_,
-                         .device = 0,
-                         .tables = tables_,
-                         .splits = splits_,
-                         .queue = *queue_});
+    auto loop = SplitLoop::Make({.max_tokens = kLoopTokens,
+                                 .top_k = kLoopTopK,
+                                 .deadline = deadline,
+                                 .split_on_gpu = split_on_gpu},
+                                {.topology = topology_,
+                                 .self = self_,
+                                 .device = 0,
+                                 .tables = tables_,
+                                 .splits = splits_,
+                                 .queue = *queue_});
     EXPECT_TRUE(loop.ok()) << loop.status();
     loop_ = *std::move(loop);
   }
@@ -69,10 +76,20 @@ class SplitLoopWorld {
   const Placement& placement() const { return *placement_; }
 
   // The tables are written in place, as a switch does it in the order of a stream.
-  void Switch() {
-    placement_ = std::make_shared<const Placement>(RandomPlacement(random_, topology_));
+  void Switch() { SwitchTo(RandomPlacement(random_, topology_)); }
+  void SwitchTo(const Placement& placement) {
+    placement_ = std::make_shared<const Placement>(placement);
+    constexpr LayerId kAll[kLoopLayers] = {LayerId{0}, LayerId{1}};
+    if (loop_->gpu_tables() != nullptr) {
+      EXPECT_TRUE(loop_->gpu_tables()->Update(*placement_, kAll, /*stream=*/nullptr).ok());
+    }
     splits_.Show(placement_, ++version_);
     WriteTables();
+  }
+  absl::Status SetOptions(const SplitOptions& options) {
+    EPLB_RETURN_IF_ERROR(splits_.SetOptions(options));
+    options_ = options;
+    return loop_->gpu_tables()->Renew(/*stream=*/nullptr);
   }
 
   // Draws a batch; is_refused: with a count that no split takes.
@@ -125,12 +142,13 @@ class SplitLoopWorld {
   // Slots by the calls of the CPU: an expert's choices fill its slots, each up to its own quota.
   std::vector<int32_t> SlotsOfTheCpu(int32_t layer) {
     BatchSplits splits(placement_, version_);
+    EXPECT_TRUE(splits.SetOptions(options_).ok());
     std::vector<int64_t> quotas(S());
     std::vector<int64_t> own(S());
     const auto figures = splits.Split(LayerId{layer}, {.by_gpu = counts_},
                                       {.self = self_, .quotas = quotas, .own = own});
     EXPECT_TRUE(figures.ok()) << figures.status();
-    peak_ = figures->peak;
+    figures_ = *figures;
     std::vector<int32_t> slots;
     for (const int32_t id : host_ids_) {
       slots.push_back(cuda::kNoSlot);
@@ -173,7 +191,8 @@ class SplitLoopWorld {
     return lost;
   }
 
-  double peak() const { return peak_; }
+  // Figures of the batch of SlotsOfTheCpu.
+  const SplitFigures& figures_of_the_cpu() const { return figures_; }
 
  private:
   static TopologyOptions Shape(Random& random, int32_t num_gpus) {
@@ -182,7 +201,8 @@ class SplitLoopWorld {
     return {.num_layers = kLoopLayers,
             .num_experts = experts,
             .num_slots = Pick(random, least, 2 * least),
-            .num_gpus = num_gpus};
+            .num_gpus = num_gpus,
+            .num_nodes = num_gpus % 4 == 0 ? num_gpus / 4 : 1};
   }
   size_t E() const { return static_cast<size_t>(topology_.num_experts()); }
   size_t S() const { return static_cast<size_t>(topology_.num_slots()); }
@@ -225,7 +245,8 @@ class SplitLoopWorld {
   int64_t num_tokens_ = kLoopTokens;
   std::vector<int32_t> host_ids_;
   std::vector<int64_t> counts_;  // counts of all ranks
-  double peak_ = 0;
+  SplitOptions options_;
+  SplitFigures figures_;
   std::unique_ptr<cuda::RowQueue> queue_;
   std::unique_ptr<SplitLoop> loop_;
 };
@@ -247,6 +268,11 @@ int32_t NumPartsOf(const Placement& placement, LayerId layer) {
 
 class SplitLoopGpuTest : public cuda::testing::StreamTest<> {
  protected:
+  void ExpectTheBitsOfTheCpu(bool split_on_gpu);
+  void ExpectDrawsIfRefused(bool split_on_gpu);
+#ifdef EPLB_FAKE_CUDA
+  void ExpectNoAllocationsAndWaits(bool split_on_gpu);
+#endif
   // Launches of a layer, captured once and replayed; the stand-in for CUDA has no graphs.
   void RunBatch(SplitLoopWorld& world, int32_t layer) {
 #ifdef EPLB_FAKE_CUDA
@@ -273,7 +299,7 @@ class SplitLoopGpuTest : public cuda::testing::StreamTest<> {
 #endif
 };
 
-TEST_F(SplitLoopGpuTest, EqualsTheCpuOnAThousandLayersAcrossSwitches) {
+void SplitLoopGpuTest::ExpectTheBitsOfTheCpu(bool split_on_gpu) {
   constexpr uint64_t kSeed = 46;
   constexpr int32_t kWorlds = 40;
   constexpr int32_t kPlacements = 13;
@@ -285,7 +311,7 @@ TEST_F(SplitLoopGpuTest, EqualsTheCpuOnAThousandLayersAcrossSwitches) {
     const int32_t num_gpus = number < 8 ? 1 << (number % 7) : Pick(random, 1, 64);
     SCOPED_TRACE(absl::StrCat("seed ", kSeed, " world ", number, " of ", num_gpus, " GPUs"));
     NewWorld();
-    SplitLoopWorld world(random, num_gpus, absl::Seconds(60));
+    SplitLoopWorld world(random, num_gpus, absl::Seconds(60), split_on_gpu);
     world.SetTokens(Pick(random, 1, kLoopTokens));
     const int32_t first_parts = NumPartsOf(world.placement(), LayerId{0});
     for (int32_t i = 0; i < kPlacements; ++i) {
@@ -297,8 +323,11 @@ TEST_F(SplitLoopGpuTest, EqualsTheCpuOnAThousandLayersAcrossSwitches) {
         world.DrawBatch();
         RunBatch(world, layer);
         ASSERT_EQ(world.Slots(), world.SlotsOfTheCpu(layer)) << "placement " << i;
-        EXPECT_EQ(world.loop().figures().newest.peak, world.peak());
-        EXPECT_EQ(world.loop().figures().newest.version, i);
+        const SplitFigures figures = world.loop().figures().newest;
+        EXPECT_EQ(figures.peak, world.figures_of_the_cpu().peak);
+        EXPECT_EQ(figures.mean, world.figures_of_the_cpu().mean);
+        EXPECT_EQ(figures.equal_peak, world.figures_of_the_cpu().equal_peak);
+        EXPECT_EQ(figures.version, i);
       }
     }
     const SplitLoopFigures figures = world.loop().figures();
@@ -308,6 +337,45 @@ TEST_F(SplitLoopGpuTest, EqualsTheCpuOnAThousandLayersAcrossSwitches) {
   EXPECT_GE(num_batches, 1'000);
   EXPECT_GT(num_more, kWorlds);
   EXPECT_GT(num_fewer, kWorlds);
+}
+
+TEST_F(SplitLoopGpuTest, EqualsTheCpuOnAThousandLayersAcrossSwitches) {
+  ExpectTheBitsOfTheCpu(/*split_on_gpu=*/false);
+}
+
+TEST_F(SplitLoopGpuTest, AKernelEqualsTheCpuOnAThousandLayersAcrossSwitches) {
+  ExpectTheBitsOfTheCpu(/*split_on_gpu=*/true);
+}
+
+TEST_F(SplitLoopGpuTest, AKernelSplitsByTheOptionsOfTheCpu) {
+  Random random(51);
+  SplitLoopWorld world(random, 4, absl::Seconds(60), /*split_on_gpu=*/true);
+  for (const SplitOptions& options : {SplitOptions{.gpu_speeds = {1, .5, 2, 1}, .slack = .1},
+                                      SplitOptions{.slack = .3}, SplitOptions{}}) {
+    ASSERT_TRUE(world.SetOptions(options).ok());
+    for (int32_t layer = 0; layer < kLoopLayers; ++layer) {
+      world.DrawBatch();
+      RunBatch(world, layer);
+      ASSERT_EQ(world.Slots(), world.SlotsOfTheCpu(layer));
+      EXPECT_EQ(world.loop().figures().newest.peak, world.figures_of_the_cpu().peak);
+    }
+  }
+}
+
+TEST_F(SplitLoopGpuTest, FiguresAreThoseOfThePlacementThatIsShown) {
+  Random random(52);
+  SplitLoopWorld world(random, 4, absl::Seconds(60), /*split_on_gpu=*/true);
+  world.DrawBatch();
+  RunBatch(world, 0);
+  world.Switch();
+  EXPECT_EQ(world.loop().figures().newest.peak, 0) << "the placement of the batch is gone";
+  EXPECT_EQ(world.loop().figures().batches, 1);
+  world.DrawBatch();
+  RunBatch(world, 1);
+  (void)world.SlotsOfTheCpu(1);
+  EXPECT_EQ(world.loop().figures().newest.peak, world.figures_of_the_cpu().peak);
+  world.Switch();
+  EXPECT_EQ(world.loop().figures().newest.version, 1) << "read before the switch";
 }
 
 TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheThreadIsStopped) {
@@ -323,9 +391,10 @@ TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheThreadIsStopped) {
   }
 }
 
-TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheCountsAreRefused) {
+void SplitLoopGpuTest::ExpectDrawsIfRefused(bool split_on_gpu) {
   Random random(48);
-  SplitLoopWorld world(random, 8, absl::Seconds(60));
+  NewWorld();
+  SplitLoopWorld world(random, 8, absl::Seconds(60), split_on_gpu);
   world.DrawBatch(/*is_refused=*/true);
   RunBatch(world, 0);
   EXPECT_EQ(world.Slots(), world.DrawnSlots(0));
@@ -340,10 +409,34 @@ TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheCountsAreRefused) {
   EXPECT_EQ(figures.late, 0);
 }
 
+TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheCountsAreRefused) {
+  ExpectDrawsIfRefused(/*split_on_gpu=*/false);
+  ExpectDrawsIfRefused(/*split_on_gpu=*/true);
+}
+
+TEST_F(SplitLoopGpuTest, AKernelDrawsAfterASwitchThatPutsAnExpertOnAnUnusableGpu) {
+  Random random(53);
+  const TopologyOptions shape{
+      .num_layers = kLoopLayers, .num_experts = 2, .num_slots = 4, .num_gpus = 2};
+  SplitLoopWorld world(random, shape, absl::Seconds(60), /*split_on_gpu=*/true);
+  IndexMatrix slots(kLoopLayers, 4);
+  slots << 0, 1, -1, -1, 0, 1, -1, -1;
+  world.SwitchTo(*Placement::FromSlots(world.placement().topology(), slots));
+  ASSERT_TRUE(world.SetOptions({.gpu_speeds = {1, 0}}).ok());
+  world.DrawBatch();
+  RunBatch(world, 0);
+  EXPECT_EQ(world.Slots(), world.SlotsOfTheCpu(0));
+  world.Switch();
+  world.DrawBatch();
+  RunBatch(world, 0);
+  EXPECT_EQ(world.Slots(), world.DrawnSlots(0));
+  EXPECT_EQ(world.loop().figures().refused, 1);
+}
+
 #ifdef EPLB_FAKE_CUDA
-TEST_F(SplitLoopGpuTest, AllocatesAndWaitsForNothingAfterItWasPrepared) {
+void SplitLoopGpuTest::ExpectNoAllocationsAndWaits(bool split_on_gpu) {
   Random random(49);
-  SplitLoopWorld world(random, 8, absl::Seconds(60));
+  SplitLoopWorld world(random, 8, absl::Seconds(60), split_on_gpu);
   world.DrawBatch();
   const int64_t allocations = fake_cuda::NumAllocations();
   const int64_t unloaded = fake_cuda::NumUnloadedLaunches();
@@ -364,6 +457,11 @@ TEST_F(SplitLoopGpuTest, AllocatesAndWaitsForNothingAfterItWasPrepared) {
   EXPECT_EQ(world.Slots(), world.SlotsOfTheCpu(1));
   EXPECT_EQ(world.loop().figures().batches, 100);
 }
+
+TEST_F(SplitLoopGpuTest, AllocatesAndWaitsForNothingAfterItWasPrepared) {
+  ExpectNoAllocationsAndWaits(/*split_on_gpu=*/false);
+  ExpectNoAllocationsAndWaits(/*split_on_gpu=*/true);
+}
 #endif
 
 TEST_F(SplitLoopGpuTest, NamesWhatItCannotRoute) {
@@ -381,6 +479,20 @@ TEST_F(SplitLoopGpuTest, NamesWhatItCannotRoute) {
             "choices of 701 tokens x 2, the split was prepared for at most 700 x 2");
   EXPECT_EQ(loop.CountFor(kLoopLayers, choices, &word, nullptr).message(),
             "layer is 2, expected 0..1");
+}
+
+TEST(CheckSplitOnGpuTest, NamesTheNumberThatTheKernelDoesNotSplit) {
+  const auto check = [](int32_t num_gpus, int64_t most_choices) {
+    const Topology topology = *Topology::Make(
+        {.num_layers = 1, .num_experts = 8, .num_slots = num_gpus, .num_gpus = num_gpus});
+    return CheckSplitOnGpu(topology, most_choices);
+  };
+  EXPECT_TRUE(check(128, 16'777'216).ok());
+  EXPECT_EQ(check(129, 1).message(),
+            "split over 129 GPUs by the kernel, expected 1..128; BatchSplitter splits over more on "
+            "the CPU");
+  EXPECT_EQ(check(8, 16'777'217).message(),
+            "batches of up to 16777217 choices of 8 ranks, the kernel splits at most 16777216");
 }
 
 }  // namespace

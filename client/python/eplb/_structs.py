@@ -91,7 +91,7 @@ class SplitOptions(ctypes.Structure):
 
 
 class SplitSetup(ctypes.Structure):
-    _fields_ = [_SIZE, ("max_tokens", c_int64), ("deadline_s", c_double), *_of(c_int32, "top_k reserved")]
+    _fields_ = [_SIZE, ("max_tokens", c_int64), ("deadline_s", c_double), *_of(c_int32, "top_k split_on_gpu")]
 
 
 class SplitFigures(ctypes.Structure):

@@ -307,13 +307,16 @@ class Client:
         self._handle.check(self._library.eplb_client_check_counts(self._pointer, integer("layer", layer), array.ctypes.data,
                                                                   array.size))
 
-    def prepare_split(self, *, max_tokens: int, top_k: int, deadline_s: float = 0.001) -> None:
+    def prepare_split(self, *, max_tokens: int, top_k: int, deadline_s: float = 0.001, split_on_gpu: bool = False) -> None:
         """Allocates what count_for and route_from need, after finish_registration; captured graphs of an earlier preparation
         end. max_tokens: most tokens of a batch on this rank. deadline_s: longest wait of a stream for a split, at most 60.
-        errors: InvalidArgument naming the argument.
+
+        split_on_gpu, for tensors on a GPU: False: a thread of the client splits. It needs a CPU core, and takes the least time
+        for batches that are hard to split. True: a kernel splits, with equal bits; up to 128 GPUs and 2^24 choices of all ranks
+        in a batch. set_split_options then holds from the next step_boundary. errors: InvalidArgument naming the argument.
         """
         setup = structs.sized(structs.SplitSetup, max_tokens=integer("max_tokens", max_tokens, 8), top_k=integer("top_k", top_k),
-                              deadline_s=real("deadline_s", deadline_s))
+                              deadline_s=real("deadline_s", deadline_s), split_on_gpu=bool(split_on_gpu))
         self._handle.check(self._library.eplb_client_prepare_split(self._pointer, ctypes.byref(setup)))
 
     def count_for(self, layer: int, expert_ids: Any, row: Any = None, *, counters: Any = None, is_padding: Any = None,

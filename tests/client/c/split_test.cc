@@ -110,9 +110,10 @@ TEST_F(CSplitTest, CountForAndRouteFromAreTheSplitOfTheBatch) {
   eplb_split_setup setup = {};
   setup.struct_size = sizeof(setup);
   setup.max_tokens = static_cast<int64_t>(ids.size());
-  setup.reserved = 1;
-  ExpectInvalid(eplb_client_prepare_split(client, &setup), "setup.reserved is not 0");
-  setup.reserved = 0;
+  setup.split_on_gpu = 2;
+  ExpectInvalid(eplb_client_prepare_split(client, &setup),
+                "setup.split_on_gpu is 2, expected 0 or 1");
+  setup.split_on_gpu = 1;  // has no effect on tensors in host memory
   ExpectInvalid(eplb_client_prepare_split(client, &setup),
                 "choices.top_k is 0, expected at least 1");
   setup.top_k = 1;

@@ -24,6 +24,7 @@ ROUTE = "LaunchRouteTest*.EqualsThePlainReference"
 QUOTA = "LaunchQuotaRouteTest*.EqualsThePlainReference*"
 SPLIT = "LaunchSplitTest.SmallShapes*"
 EXCHANGE = "LaunchSplitExchangeTest.AllCounts*"
+NOTE = "SplitLoopGpuTest.FiguresAre*"
 
 BARRIERS = [
     Mutant("copy_sums_warps_before_all_have_written", "cuda/copy.cu", "cuda/copy.cu",
@@ -55,6 +56,8 @@ BARRIERS = [
            "      if (thread < distance) {\n        AddLane(lanes, thread, distance);\n        __syncthreads();\n      }\n", SQUARE),
     Mutant("split_lanes_run_ahead", "cuda/split.cu", "cuda/kernels/lane_team.h",
            "i < count; i += kLanes) work(i);\n    machine_.Sync();\n", "i < count; i += kLanes) work(i);\n", SPLIT),
+    Mutant("split_consumes_quotas_before_all_are_written", "cuda/split.cu", "cuda/kernels/batch_split_body.h",
+           "  if (own == nullptr) return;\n  block.Sync();\n", "  if (own == nullptr) return;\n", SPLIT),
     Mutant("quota_adds_up_limits_before_all_are_loaded", "cuda/quota_route.cu", "cuda/quota_route.cu",
            "  table.Load(args);\n  __syncthreads();\n", "  table.Load(args);\n", QUOTA),
     Mutant("quota_adds_up_warps_before_all_have_counted", "cuda/quota_route.cu", "cuda/quota_route.cu",
@@ -156,6 +159,8 @@ RACES = [
     Mutant("split_every_lane_takes_the_room_of_a_gpu", "cuda/split.cu", "cuda/kernels/lane_team.h",
            "if (gpu % kLanes == Machine::lane()) Set(", "Set(", SPLIT),
     Mutant("split_adds_without_an_atomic", "cuda/split.cu", "cuda/kernels/lane_team.h", "machine_.AddTo(sum, value);", "sum += value;", SPLIT),
+    Mutant("split_note_is_numbered_by_every_thread", "cuda/split_exchange.cu", "cuda/kernels/split_exchange_body.h",
+           "  if (!block.leader()) return;\n", "", NOTE),
     Mutant("count_adds_to_the_histogram_without_an_atomic", "cuda/count.cu", "cuda/kernels/histogram_device.cuh",
            "atomicAdd(&histogram[bin], 1U);", "histogram[bin] += 1;", COUNT),
     Mutant("route_adds_to_the_counters_without_an_atomic", "cuda/route.cu", "cuda/kernels/histogram_device.cuh",

@@ -16,6 +16,7 @@
 #include "cuda/quota_route.h"
 #include "cuda/route.h"
 #include "cuda/runtime.h"
+#include "cuda/split.h"
 #include "cuda/split_exchange.h"
 #include "cuda/square_rows.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
@@ -173,6 +174,27 @@ void RunSplitExchange(SplitExchangeArgs args) {
   if (fake::Failure() == cudaSuccess) (void)SplitExchangeOnHost(args);
 }
 
+void RunSplitNote(SplitNoteArgs args) {
+  constexpr int64_t kWord = sizeof(int64_t);
+  args.quotas = OnDevice(args.quotas, kWord * args.num_slots);
+  args.refused = OnDevice(args.refused, sizeof(int32_t));
+  args.tables = OnDevice(args.tables, kWord);
+  args.number = OnDevice(args.number, kWord);
+  args.note = OnDevice(args.note, kWord * (kQuotas + args.num_slots));
+  if (fake::Failure() == cudaSuccess) (void)SplitNoteOnHost(args);
+}
+
+void RunSplit(SplitArgs args) {
+  constexpr int64_t kWord = sizeof(int64_t);
+  const int64_t layers = args.num_layers;
+  args.tables = OnDevice(args.tables, SplitTableBytes(args.shape));
+  args.counts = OnDevice(args.counts, kWord * args.num_sources * layers * args.shape.num_experts);
+  args.quotas = OnDevice(args.quotas, kWord * layers * args.shape.num_slots);
+  args.refused = OnDevice(args.refused, int64_t{sizeof(int32_t)} * layers);
+  if (args.own != nullptr) args.own = OnDevice(args.own, kWord * layers * args.shape.num_slots);
+  if (fake::Failure() == cudaSuccess) (void)SplitOnHost(args);
+}
+
 // Work of a kernel's blocks, one after the other.
 struct Work {
   int64_t size = 1;
@@ -255,6 +277,17 @@ absl::Status LaunchSplitExchange(const SplitExchangeArgs& args, cudaStream_t str
   return Launch("split exchange", stream, {.run = [args](int64_t) { RunSplitExchange(args); }});
 }
 
+absl::Status LaunchSplitNote(const SplitNoteArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckSplitNoteArgs(args));
+  return Launch("split exchange", stream, {.run = [args](int64_t) { RunSplitNote(args); }});
+}
+
+absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckSplitArgs(args));
+  if (args.num_layers == 0) return absl::OkStatus();
+  return Launch("split", stream, {.run = [args](int64_t) { RunSplit(args); }});
+}
+
 absl::Status LaunchCopyRows(const CopyArgs& args, int32_t, cudaStream_t stream) {
   if (args.num_rows == 0) return absl::OkStatus();
   if (args.checksums != nullptr && !args.checksums_are_zero) {
@@ -284,6 +317,7 @@ absl::Status LoadSquareKernels() { return Load("squares"); }
 absl::Status LoadCountKernels() { return Load("count"); }
 absl::Status LoadRouteKernels() { return Load("route"); }
 absl::Status LoadQuotaRouteKernels() { return Load("quota route"); }
+absl::Status LoadSplitKernels() { return Load("split"); }
 absl::Status LoadSplitExchangeKernels() { return Load("split exchange"); }
 
 }  // namespace eplb::cuda
