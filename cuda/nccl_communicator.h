@@ -72,7 +72,8 @@ class NcclCommunicator {
   // failed; Unavailable and Internal as from Poll.
   absl::Status SendReceive(const std::optional<NcclSend>& send,
                            const std::optional<NcclReceive>& receive, void* stream);
-  // Lets kernels and network cards work in `memory` itself, in place of NCCL's buffers. It stays
+  // Lets kernels and network cards work in `memory` itself, in place of NCCL's buffers, by
+  // ncclCommRegister: ncclCommWindowRegister is a call of all ranks with one size. It stays
   // where it is until the abort, which ends the registration too. On a pair within a node both ends
   // must have registered theirs, or neither: NCCL does not compare. REQUIRES: as SendReceive.
   // errors: FailedPrecondition where this library cannot or NCCL_LOCAL_REGISTER=0 forbids it;

@@ -128,6 +128,10 @@ PeerArena::~PeerArena() = default;
 
 std::span<std::byte> PeerArena::bytes() const { return impl_->bytes; }
 
+bool PeerArena::is_registrable() const {
+  return impl_->virtual_memory.has_value() && impl_->virtual_memory->network_reaches();
+}
+
 PeerArenaOffer PeerArena::offer() const {
   return {.text = Encode(impl_->offered), .descriptor = impl_->descriptor};
 }

@@ -49,6 +49,8 @@ class PeerArena {
   ~PeerArena();
 
   std::span<std::byte> bytes() const;
+  // True if NCCL can register the memory: it is virtual memory that network cards reach.
+  bool is_registrable() const;
   // REQUIRES: of Make.
   PeerArenaOffer offer() const;
 

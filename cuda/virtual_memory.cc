@@ -70,17 +70,21 @@ absl::Status Check(const Driver& driver, CUresult result, const char* what) {
   return cannot ? FailedPrecondition(text) : Internal(text);
 }
 
-CUmemAllocationProp PropertiesOf(int32_t device) {
+CUmemAllocationProp PropertiesOf(const Driver& driver, int32_t device) {
   CUmemAllocationProp properties{};
   properties.type = CU_MEM_ALLOCATION_TYPE_PINNED;
   properties.requestedHandleTypes = CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
   properties.location.type = CU_MEM_LOCATION_TYPE_DEVICE;
   properties.location.id = device;
+  int network = 0;
+  constexpr auto kNetwork = CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED;
+  const bool known = driver.DeviceGetAttribute(&network, kNetwork, device) == CUDA_SUCCESS;
+  properties.allocFlags.gpuDirectRDMACapable = known && network != 0 ? 1 : 0;
   return properties;
 }
 
 absl::StatusOr<size_t> GranularityOf(const Driver& driver, int32_t device) {
-  const CUmemAllocationProp properties = PropertiesOf(device);
+  const CUmemAllocationProp properties = PropertiesOf(driver, device);
   size_t granularity = 0;
   EPLB_RETURN_IF_ERROR(Check(driver,
                              driver.MemGetAllocationGranularity(
@@ -106,8 +110,9 @@ absl::StatusOr<VirtualMemory> VirtualMemory::Make(int32_t device, int64_t num_by
   EPLB_ASSIGN_OR_RETURN(const size_t granularity, GranularityOf(driver, device));
   const size_t wanted = std::max<size_t>(static_cast<size_t>(num_bytes), 1);
   const size_t size = (wanted + granularity - 1) / granularity * granularity;
-  const CUmemAllocationProp properties = PropertiesOf(device);
+  const CUmemAllocationProp properties = PropertiesOf(driver, device);
   VirtualMemory memory;
+  memory.network_reaches_ = properties.allocFlags.gpuDirectRDMACapable != 0;
   CUmemGenericAllocationHandle handle = 0;
   EPLB_RETURN_IF_ERROR(
       Check(driver, driver.MemCreate(&handle, size, &properties, 0), "cuMemCreate"));
@@ -167,12 +172,14 @@ absl::StatusOr<int> VirtualMemory::Export() const {
 }
 
 VirtualMemory::VirtualMemory(VirtualMemory&& other) noexcept
-    : base_(std::exchange(other.base_, nullptr)),
+    : network_reaches_(other.network_reaches_),
+      base_(std::exchange(other.base_, nullptr)),
       num_bytes_(std::exchange(other.num_bytes_, 0)),
       mapped_bytes_(std::exchange(other.mapped_bytes_, 0)),
       handle_(std::exchange(other.handle_, 0)) {}
 
 VirtualMemory& VirtualMemory::operator=(VirtualMemory&& other) noexcept {
+  std::swap(network_reaches_, other.network_reaches_);
   std::swap(base_, other.base_);
   std::swap(num_bytes_, other.num_bytes_);
   std::swap(mapped_bytes_, other.mapped_bytes_);

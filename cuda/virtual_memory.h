@@ -24,6 +24,8 @@ class VirtualMemory {
   ~VirtualMemory();
 
   std::span<std::byte> bytes() const { return {base_, num_bytes_}; }
+  // True if Make made it for network cards, too (GPUDirect RDMA).
+  bool network_reaches() const { return network_reaches_; }
   // A descriptor of the memory, the caller's to close. errors: Internal.
   absl::StatusOr<int> Export() const;
 
@@ -31,6 +33,7 @@ class VirtualMemory {
   VirtualMemory() = default;
   absl::Status MapFor(int32_t device, int64_t num_bytes, size_t granularity);
 
+  bool network_reaches_ = false;
   std::byte* base_ = nullptr;
   size_t num_bytes_ = 0;     // asked for
   size_t mapped_bytes_ = 0;  // a multiple of the granularity; 0: not mapped

@@ -223,6 +223,17 @@ TEST_F(NcclStreamsTest, SevenPassesOverMemoryMoveARow) {
   EXPECT_THAT(notes_, IsEmpty());
 }
 
+// Staging is the peer path's, and registered.
+TEST_F(NcclStreamsTest, SevenPassesOverMemoryMoveARowBetweenHosts) {
+  EXPECT_DOUBLE_EQ(PassesOfOneRow(MakeHybridWorldOver({.world_size = 2,
+                                                       .staging_bytes = kStagingBytes,
+                                                       .host_of = &TwoHostsInTurns,
+                                                       .piece_bytes = 65'536,
+                                                       .device = 0,
+                                                       .make_queue = &MakeCountingQueue})),
+                   7);
+}
+
 // Sum at the source; NCCL three at each end; sum; commit two.
 TEST_F(NcclStreamsTest, WithoutRegistrationAPieceOfOneRowIsSentFromTheRow) {
   struct Case {
@@ -284,25 +295,31 @@ TEST_F(NcclStreamsTest, AfterTwoCommunicatorsWhoseGroupsDidNotEndNothingIsRegist
 }
 
 // NCCL leaves open what it does where one end of a transfer is registered.
-TEST_F(NcclStreamsTest, NothingIsRegisteredWhereStagingIsAnothers) {
+TEST_F(NcclStreamsTest, StagingOfAnotherPathIsRegisteredWithTheBuffersOrNeither) {
   const auto queue = MakeDeviceQueue();
   const auto library = cuda::NcclLibrary::Load(EPLB_FAKE_NCCL);
   ASSERT_TRUE(library.ok()) << library.status();
-  for (const bool is_anothers : {false, true}) {
+  struct Case {
+    bool is_anothers;
+    bool is_registrable;
+    size_t num_ranges;
+  };
+  for (const Case& c : {Case{false, false, 1}, Case{true, false, 0}, Case{true, true, 2}}) {
     NcclMemoryOptions options{.library = *library,
                               .device = 0,
                               .staging_bytes = kStagingBytes,
                               .piece_bytes = 65'536,
                               .scratch_bytes = 128,
+                              .is_staging_registrable = c.is_registrable,
                               .on_note = [](std::string_view line) { ADD_FAILURE() << line; }};
-    if (is_anothers) {
+    if (c.is_anothers) {
       auto staging = queue->Allocate(kStagingBytes);
       ASSERT_TRUE(staging.ok()) << staging.status();
       options.staging = *std::move(staging);
     }
     const auto memory = NcclMemory::Make(std::move(options), *queue);
     ASSERT_TRUE(memory.ok()) << memory.status();
-    EXPECT_EQ(memory->registrable().empty(), is_anothers);
+    EXPECT_EQ(memory->registrable().size(), c.num_ranges);
     EXPECT_EQ(memory->staging().size(), size_t{kStagingBytes});
     EXPECT_EQ(memory->packed(0).size(), 65'536U);
   }

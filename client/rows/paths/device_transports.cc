@@ -207,9 +207,10 @@ absl::StatusOr<const cuda::NcclLibrary*> LoadNccl(const TransportOptions& option
   return library;
 }
 
-// staging, without_rows: see NcclPathParts.
+// staging, is_registrable, without_rows: see NcclPathParts.
 absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& options,
                                                         std::optional<cuda::RowBuffer> staging = {},
+                                                        bool is_registrable = false,
                                                         std::vector<RankId> without_rows = {}) {
   EPLB_ASSIGN_OR_RETURN(const cuda::NcclLibrary* const library, LoadNccl(options.transport));
   NcclPathParts parts{.library = library,
@@ -219,6 +220,7 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPathOn(const RowMoverOptions& o
                       .ranks = options.ep_group,
                       .staging_bytes = options.transport.staging_bytes,
                       .staging = std::move(staging),
+                      .is_staging_registrable = is_registrable,
                       .without_rows = std::move(without_rows),
                       .on_note = options.transport.on_note};
   EPLB_ASSIGN_OR_RETURN(parts.pack_queue, MakeDeviceQueue(*options.memory.device));
@@ -268,7 +270,9 @@ absl::StatusOr<HybridStart> PrepareHybrid(const RowMoverOptions& options,
                                           const std::vector<RankId>& same_host) {
   HybridStart start;
   EPLB_ASSIGN_OR_RETURN(start.arenas, MakeArenas(options));
-  EPLB_ASSIGN_OR_RETURN(start.nccl, MakeNcclPathOn(options, StagingOf(start.arenas), same_host));
+  EPLB_ASSIGN_OR_RETURN(start.nccl,
+                        MakeNcclPathOn(options, StagingOf(start.arenas),
+                                       start.arenas->own.is_registrable(), same_host));
   return start;
 }
 

@@ -105,11 +105,15 @@ bool NcclMeeting::AgreeOnRegistration(LinkSet& links) {
 
 bool NcclMeeting::RegistersMemory() {
   if (parts_.memory.empty()) return false;
-  const absl::Status registered = num_hangs_ < kMaxHangs
-                                      ? communicator_->Register(parts_.memory)
-                                      : Unavailable("groups did not end with it");
-  if (!registered.ok()) NoteUnregistered(std::string(registered.message()));
-  return registered.ok();
+  absl::Status registered;
+  if (num_hangs_ >= kMaxHangs) registered = Unavailable("groups did not end with it");
+  for (const std::span<std::byte> range : parts_.memory) {
+    if (registered.ok()) registered = communicator_->Register(range);
+  }
+  if (registered.ok()) return true;
+  NoteUnregistered(std::string(registered.message()));
+  communicator_->Deregister();
+  return false;
 }
 
 void NcclMeeting::NoteUnregistered(const std::string& why) {

@@ -36,9 +36,9 @@ struct NcclMeetingParts {
   int32_t warm_up_ranks = 64;     // see NcclSettings::warm_up_ranks
   // Members of `ranks` with which this rank is not connected. Symmetric: a names b if b names a.
   std::vector<RankId> without_rows = {};
-  // By AllocateByNccl: what all communicators send from and receive into. Empty: nothing is
-  // registered.
-  std::span<std::byte> memory;
+  // Ranges that all communicators send from and receive into, which can be registered. Empty:
+  // nothing is registered.
+  std::vector<std::span<std::byte>> memory;
   std::function<void(std::string_view line)> on_note = {};  // why nothing is registered; once
 };
 

@@ -26,9 +26,10 @@ absl::StatusOr<NcclMemory> NcclMemory::Make(NcclMemoryOptions options, cuda::Row
     memory.given_ = *std::move(options.staging);
     options.staging_bytes = 0;
   }
-  // Staging of another path's cannot be registered, and NCCL leaves open what it does where one end
-  // of a transfer is: so the packing buffers are not either.
-  const bool registers = options.device.has_value() && !has_staging;
+  // NCCL leaves open what it does where one end of a transfer is registered: packing buffers are
+  // registered only with the staging.
+  const bool registers =
+      options.device.has_value() && (!has_staging || options.is_staging_registrable);
   const int64_t staging_bytes = RoundUpToStaging(options.staging_bytes);
   const int64_t num_bytes =
       staging_bytes + static_cast<int64_t>(buffers_bytes) + options.scratch_bytes;
@@ -60,8 +61,10 @@ std::span<std::byte> NcclMemory::packed(size_t piece) const {
   return buffers_.subspan(piece % num_buffers_ * bytes, bytes);
 }
 
-std::span<std::byte> NcclMemory::registrable() const {
-  return is_of_nccl_ ? block_.bytes : std::span<std::byte>();
+std::vector<std::span<std::byte>> NcclMemory::registrable() const {
+  if (!is_of_nccl_) return {};
+  if (given_.bytes.empty()) return {block_.bytes};
+  return {block_.bytes, given_.bytes};
 }
 
 }  // namespace eplb

@@ -1,5 +1,5 @@
-// The memory that the nccl path sends from and receives into: one block at one address for life, so
-// that one registration with a communicator covers it.
+// The memory that the nccl path sends from and receives into: a block at one address for life, and
+// staging of another path if that is given. A communicator registers both or none.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <vector>
 
 #include "absl/status/statusor.h"
 
@@ -22,8 +23,9 @@ struct NcclMemoryOptions {
   int64_t staging_bytes = 0;
   int64_t piece_bytes = 0;  // bytes of a packing buffer; a multiple of 64
   int64_t scratch_bytes = 0;
-  // In place of staging_bytes: memory that another path has as well. Nothing is registered then.
+  // In place of staging_bytes: memory that another path has as well.
   std::optional<cuda::RowBuffer> staging = {};
+  bool is_staging_registrable = false;  // by a PeerArena; otherwise nothing is registered
   std::function<void(std::string_view line)> on_note = {};
 };
 
@@ -33,7 +35,7 @@ class NcclMemory {
   // announce the next, two of those that take longer. 16 MiB at 50 GB/s are 0.34 ms.
   static size_t NumBuffers(int64_t piece_bytes);
 
-  // From NCCL where it can and staging is ours, else from `queue`, with a note where NCCL should
+  // From NCCL where all of it can be registered, else from `queue`, with a note where NCCL should
   // have and could not.
   // errors: ResourceExhausted; Internal.
   static absl::StatusOr<NcclMemory> Make(NcclMemoryOptions options, cuda::RowQueue& queue);
@@ -43,8 +45,8 @@ class NcclMemory {
   // The buffer of the piece with this number.
   std::span<std::byte> packed(size_t piece) const;
   std::span<std::byte> scratch() const { return scratch_; }
-  // Memory to register; empty if NCCL did not allocate it.
-  std::span<std::byte> registrable() const;
+  // Ranges to register; empty if not all of them can be.
+  std::vector<std::span<std::byte>> registrable() const;
   // It is never freed.
   void Leak() {
     (void)block_.owner.release();

@@ -454,6 +454,7 @@ absl::StatusOr<std::unique_ptr<RowPath>> MakeNcclPath(NcclPathParts parts) {
                                           .piece_bytes = parts.settings.piece_bytes,
                                           .scratch_bytes = 2 * NcclMeeting::kScratchBytes,
                                           .staging = std::move(parts.staging),
+                                          .is_staging_registrable = parts.is_staging_registrable,
                                           .on_note = parts.on_note},
                                          *parts.group_queue));
   return std::make_unique<NcclPath>(std::move(parts), std::move(memory));

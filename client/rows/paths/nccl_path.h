@@ -4,8 +4,7 @@
 // (kComing) with its checksum. A receive begins only after the announcement of the agreed piece, so
 // no kernel waits for a peer that does not come.
 // Staging and packing buffers are registered with the communicator where all ranks can: NCCL then
-// works in them itself. Where they are not, a piece of one row is sent from the row. Nothing is
-// registered where staging is another path's.
+// works in them itself. Where they are not, a piece of one row is sent from the row.
 #pragma once
 
 #include <cstdint>
@@ -40,6 +39,7 @@ struct NcclPathParts {
   // Staging in memory that another path uses as well, in place of staging_bytes. Its owner is never
   // destroyed while a kernel may still write there.
   std::optional<cuda::RowBuffer> staging;
+  bool is_staging_registrable = false;  // see NcclMemoryOptions
   // Members of `ranks` with which this path exchanges no rows, so that NCCL needs no connection.
   std::vector<RankId> without_rows;
   // Deadline of ncclCommAbort. After it the rank must not vote.

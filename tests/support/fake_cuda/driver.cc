@@ -103,7 +103,8 @@ CUresult SetContext(CUcontext context) {
 }
 
 CUresult Attribute(int* value, CUdevice_attribute attribute, CUdevice) {
-  if (attribute != CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED) {
+  if (attribute != CU_DEVICE_ATTRIBUTE_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR_SUPPORTED &&
+      attribute != CU_DEVICE_ATTRIBUTE_GPU_DIRECT_RDMA_WITH_CUDA_VMM_SUPPORTED) {
     return CUDA_ERROR_INVALID_VALUE;
   }
   *value = 1;

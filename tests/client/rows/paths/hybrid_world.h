@@ -69,6 +69,7 @@ inline std::unique_ptr<RowPath> MakeHybridPathOf(int32_t rank, const HybridWorld
        .group_queue = world.make_queue(),
        .check_queue = world.make_queue(),
        .staging = cuda::RowBuffer{.owner = {own.data(), [staging](auto*) {}}, .bytes = own},
+       .is_staging_registrable = true,
        .without_rows = {same_host.begin(), same_host.end()}});
   EXPECT_TRUE(nccl.ok()) << nccl.status();
   return MakeHybridPath({.peer = MakePeerPath({.owner = staging,
