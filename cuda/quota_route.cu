@@ -13,6 +13,8 @@ namespace {
 
 // Choices that a thread has in registers at once.
 constexpr int32_t kRounds = 8;
+// Loads that a thread begins before it uses the first of them; more of them would spill registers.
+constexpr int32_t kLoads = 6;
 
 // The tables of a block in shared memory.
 class QuotaTable {
@@ -67,12 +69,18 @@ class QuotaTable {
     const auto num_warps = static_cast<int32_t>(blockDim.x) / Warp::kWidth;
     for (int32_t expert = threadIdx.x; expert < choices.num_experts; expert += blockDim.x) {
       uint32_t sum = begin_[expert];
-#pragma unroll 8
-      for (int32_t warp = 0; warp < num_warps; ++warp) {
-        uint32_t& counter = CountersOf(choices, warp)[expert];
-        const uint32_t count = counter;
-        counter = sum;
-        sum += count;
+      for (int32_t first = 0; first < num_warps; first += kLoads) {
+        uint32_t counts[kLoads];
+#pragma unroll
+        for (int32_t i = 0; i < kLoads; ++i) {
+          const int32_t warp = first + i;
+          counts[i] = warp < num_warps ? CountersOf(choices, warp)[expert] : 0;
+        }
+#pragma unroll
+        for (int32_t i = 0; i < kLoads; ++i) {
+          if (first + i < num_warps) CountersOf(choices, first + i)[expert] = sum;
+          sum += counts[i];
+        }
       }
       begin_[expert] = sum;
     }
@@ -83,14 +91,22 @@ class QuotaTable {
   __device__ void AddEarlierChunks(const CountArgs& choices) const {
     const auto num_experts = static_cast<uint32_t>(choices.num_experts);
     const uint32_t sharers = blockDim.x < num_experts ? 1 : blockDim.x / num_experts;
-    for (uint32_t i = threadIdx.x; i < num_experts * sharers; i += blockDim.x) {
-      const uint32_t expert = i % num_experts;
+    const uint32_t step = num_experts * sharers;
+    for (uint32_t i = threadIdx.x; i < step; i += blockDim.x) {
       uint32_t sum = 0;
-#pragma unroll 8
-      for (uint32_t chunk = i / num_experts; chunk < blockIdx.x; chunk += sharers) {
-        sum += static_cast<uint32_t>(choices.chunk_counts[chunk * uint64_t{num_experts} + expert]);
+      // An index of this table has 32 bits: there are at most kMaxChunks.
+      const uint32_t end = blockIdx.x * num_experts;
+      for (uint32_t first = i; first < end; first += kLoads * step) {
+        int32_t counts[kLoads];
+#pragma unroll
+        for (uint32_t load = 0; load < kLoads; ++load) {
+          const uint32_t index = first + load * step;
+          counts[load] = index < end ? choices.chunk_counts[index] : 0;
+        }
+#pragma unroll
+        for (const int32_t count : counts) sum += static_cast<uint32_t>(count);
       }
-      atomicAdd(&begin_[expert], sum);
+      atomicAdd(&begin_[i % num_experts], sum);
     }
   }
 

@@ -5,7 +5,6 @@
 
 #include "base/errors.h"
 #include "base/status_macros.h"
-#include "placement/split/split_holders.h"
 
 namespace eplb::cuda {
 namespace {

@@ -11,6 +11,7 @@
 #include "placement/split/own_quotas_body.h"
 #include "placement/split/slot_quotas.h"
 #include "placement/split/split_body.h"
+#include "placement/split/split_holders.h"
 #include "placement/split/split_tables.h"
 
 namespace eplb::cuda {

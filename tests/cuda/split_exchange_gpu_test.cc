@@ -82,8 +82,7 @@ TEST_F(LaunchSplitExchangeTest, AllCountsPrecedeTheQuestionAndTheQuotasAreItsAns
       seen[0] = Answer(batch);
       seen[1] = Answer(batch + 1);
     });
-    const SplitExchangeArgs args =
-        Args(gathered.data(), number.data(), own.data(), kLongDeadline);
+    const SplitExchangeArgs args = Args(gathered.data(), number.data(), own.data(), kLongDeadline);
     const absl::Status first = LaunchSplitExchange(args, stream_.get());
     const absl::Status second = LaunchSplitExchange(args, stream_.get());
     const cudaError_t error = cudaStreamSynchronize(stream_.get());

@@ -270,9 +270,8 @@ absl::StatusOr<HybridStart> PrepareHybrid(const RowMoverOptions& options,
                                           const std::vector<RankId>& same_host) {
   HybridStart start;
   EPLB_ASSIGN_OR_RETURN(start.arenas, MakeArenas(options));
-  EPLB_ASSIGN_OR_RETURN(start.nccl,
-                        MakeNcclPathOn(options, StagingOf(start.arenas),
-                                       start.arenas->own.is_registrable(), same_host));
+  EPLB_ASSIGN_OR_RETURN(start.nccl, MakeNcclPathOn(options, StagingOf(start.arenas),
+                                                   start.arenas->own.is_registrable(), same_host));
   return start;
 }
 

@@ -122,7 +122,7 @@ TAILS = [
     Mutant("quota_takes_choices_behind_the_end", "cuda/quota_route.cu", "cuda/quota_route.cu",
            "return round < rounds && IndexOf(round) < end;", "return round < rounds;", QUOTA),
     Mutant("quota_forgets_a_chunk_before", "cuda/quota_route.cu", "cuda/quota_route.cu",
-           "chunk < blockIdx.x; chunk += sharers", "chunk + 1 < blockIdx.x; chunk += sharers", QUOTA),
+           "index < end ?", "index + num_experts < end ?", QUOTA),
 ]
 
 ALIGNMENTS = [
@@ -166,7 +166,7 @@ RACES = [
     Mutant("route_adds_to_the_counters_without_an_atomic", "cuda/route.cu", "cuda/kernels/histogram_device.cuh",
            "if (count != 0) AddToCell(args, bin, count);", "if (count != 0) *CountCell(args, bin) += count;", ROUTE),
     Mutant("quota_adds_chunks_without_an_atomic", "cuda/quota_route.cu", "cuda/quota_route.cu",
-           "atomicAdd(&begin_[expert], sum);", "begin_[expert] += sum;", QUOTA),
+           "atomicAdd(&begin_[i % num_experts], sum);", "begin_[i % num_experts] += sum;", QUOTA),
     Mutant("quota_counts_what_is_beyond_without_an_atomic", "cuda/quota_route.cu", "cuda/quota_route.cu",
            "Warp::AddTo(*args.beyond, int64_t{1});", "*args.beyond += 1;", QUOTA),
 ]
