@@ -184,9 +184,14 @@ void ReplayPage::SetJob(const ReplayResult& result) {
     job.set_balancedness(*summary.balancedness_mean);
     job.set_balancedness_static(summary.balancedness_static_mean.value_or(0));
     job.set_balancedness_without_eplb(summary.balancedness_without_eplb_mean.value_or(0));
-    if (replay_.costs.token_seconds > 0) job.set_saved_seconds(summary.seconds_saved);
   }
+  job.set_saved_basis("not known: give --expert-bytes");
   if (replay_.costs.priced()) job.set_spent_seconds(summary.seconds_spent);
+  if (summary.balancedness_mean && replay_.costs.token_seconds > 0 && replay_.costs.priced()) {
+    job.set_saved_seconds(summary.seconds_saved - summary.seconds_spent);
+    job.set_saved_basis(
+        "computed: fullest GPUs against one slot per expert, less migrations and replicas");
+  }
   job.set_measured_first_step(trace_.steps.front().first);
   job.set_measured_last_step(trace_.steps.back().last);
   job.set_split(wire::SplitName(replay_.split));

@@ -193,7 +193,12 @@ class RunPageMaker {
     job.set_measured_split(job.split());
     if (review_.time().modelled() && review_.has_time_saved()) {
       job.set_saved_seconds(rows.without_eplb_predicted().total_seconds() -
-                            rows.run().total_seconds());
+                            review_.time().measured_seconds());
+      job.set_saved_basis(
+          "predicted time of all steps with one slot per expert, less their measured time, "
+          "boundaries included");
+    } else {
+      job.set_saved_basis("not known: these steps do not last in proportion to their load");
     }
     if (!report.steps.empty()) {
       job.set_spent_seconds(review_.time().boundary_seconds());

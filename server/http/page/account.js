@@ -9,34 +9,33 @@ eplb.account = (() => {
   // Sources of the figures.
   const WORDS = {
     daemon: {
-      help: "Saved: the fullest GPUs' tokens without EPLB, one slot per expert, less those that ran, in the same windows, times cost.token_ns. Spent: pauses of switches, the longest of any rank.",
-      price: "set cost.token_ns for it", spent: "pauses of switches", unspent: "no switch was measured yet",
+      help: "Gross: the fullest GPUs' tokens without EPLB, one slot per expert, less those that ran, in the same windows, times the time of a token. Spent: pauses of switches, the longest of any rank.",
+      spent: "pauses of switches", unspent: "no switch was measured yet",
       predictions: "No decision with a prediction has switched yet.", candidates: "The policy in force does not choose among candidates.",
     },
     run: {
-      help: "Saved: what all steps would have lasted without EPLB, one slot per expert (predicted), less what they lasted, without boundaries. Spent: boundaries, with votes and switches. Both by rank 0's clock.",
-      price: "these steps do not last in proportion to their load", spent: "boundaries of all steps", unspent: "the run has no timed step",
+      help: "Gross: what all steps would have lasted without EPLB, one slot per expert (predicted), less what they lasted, without boundaries. Spent: boundaries, with votes and switches. Both by rank 0's clock.",
+      spent: "boundaries of all steps", unspent: "the run has no timed step",
       predictions: "A run's directory has predictions in the reasons of its decisions alone.", candidates: "A run's directory does not have them.",
     },
     trace: {
-      help: "Computed, as nothing ran. Saved: the fullest GPUs' tokens without EPLB, one slot per expert, less those under the replay's placements, times --token-ns. Spent: migrations and more replicas.",
-      price: "give --token-ns for it", spent: "migrations and replicas", unspent: "give --expert-bytes for it",
+      help: "Computed, as nothing ran. Gross: the fullest GPUs' tokens without EPLB, one slot per expert, less those under the replay's placements, times --token-ns. Spent: migrations and more replicas.",
+      spent: "migrations and replicas", unspent: "give --expert-bytes for it",
       predictions: "No decision with a prediction moved anything.", candidates: "The policy does not choose among candidates.",
     },
   };
 
-  // The one figure of a job: time saved, net of pauses. Returns {value, note, kind} of its tile.
-  const net = (job, source) => {
-    const words = WORDS[source], value = eplb.format.netSaved(job), spent = isNumber(job.spent_seconds);
-    // Without a price of its moves a file does not know what they cost; a daemon without a switch had no pause.
-    if (value === null || (!spent && source !== "daemon")) return { value: "not known", note: value === null ? words.price : words.unspent };
-    return { value: seconds(value), note: `against one slot per expert${spent ? `, less ${words.spent}` : ""}`, kind: value < 0 ? "busy" : "" };
+  // The one figure of a job: time saved, net of pauses, with its basis.
+  const saved = (job) => {
+    const known = isNumber(job.saved_seconds), basis = job.saved_basis ?? "";
+    return tile("time saved", known ? seconds(job.saved_seconds) : "not known", eplb.format.brief(basis.replace("not known: ", "")), basis,
+      job.saved_seconds < 0 ? "busy" : "");
   };
 
   const create = (context) => {
     const words = WORDS[context.kind];
     const { node, body } = panel("account", "The account", words.help);
-    const tiles = el("dl", { class: "tiles" });
+    const tiles = el("dl", { class: "tiles" }), basis = el("p", { class: "note" });
     let predictions = [], candidates = [];
     const kept = behind("account", "Table of predictions", () => table("Predicted and seen, newest first", [
       ...columns("Plan").filter((one) => PREDICTION.includes(one.key)),
@@ -44,7 +43,7 @@ eplb.account = (() => {
     ], predictions.slice().reverse(), words.predictions));
     const tried = behind("candidates", "Table of candidates", () => table("Candidates of the back-test, as it is now",
       columns("TriedCandidate", candidates), candidates, words.candidates));
-    body.append(tiles, kept.node, tried.node);
+    body.append(basis, tiles, kept.node, tried.node);
     const update = ({ job, plans }) => {
       predictions = eplb.series.predictions(plans);
       candidates = job.candidates ?? [];
@@ -53,10 +52,10 @@ eplb.account = (() => {
       const known = isNumber(job.saved_seconds), spent = isNumber(job.spent_seconds);
       const moved = plans.reduce((sum, plan) => sum + (plan.received_bytes ?? 0), 0);
       const weighed = plans.some((plan) => isNumber(plan.received_bytes)) || context.kind !== "trace";
-      redraw(tiles,
-        tile("saved", known ? seconds(job.saved_seconds) : "not known", known ? "against one slot per expert" : words.price),
+      basis.textContent = job.saved_basis ? `Time saved: ${job.saved_basis}.` : "";
+      redraw(tiles, saved(job),
+        tile("gross", known ? seconds(job.saved_seconds + (job.spent_seconds ?? 0)) : "–", "before pauses"),
         tile("spent", spent ? seconds(job.spent_seconds) : "–", spent ? words.spent : words.unspent),
-        tile("net", net(job, context.kind).value),
         tile("moved", weighed ? eplb.format.bytes(moved) : "not known", `by the ${count(plans.length)} newest decisions`),
         tile("predictions that held", judged.length ? `${held} of ${judged.length}` : "–",
           `within the error, of the ${count(plans.length)} newest decisions`));
@@ -65,5 +64,5 @@ eplb.account = (() => {
     };
     return { node, update };
   };
-  return { create, net };
+  return { create, saved };
 })();

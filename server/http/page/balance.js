@@ -66,7 +66,7 @@ eplb.balance = (() => {
     }
   };
 
-  // What is under the pointer, in words: figures of the window, and marks near it.
+  // Returns the tip under the pointer: figures of the window, and marks near it.
   const tipOf = (chart, { windows, lines, lanes }) => {
     const { idx, left } = chart.cursor;
     const one = windows.find((each) => each.last_step === chart.data[0][idx]);
@@ -156,6 +156,15 @@ eplb.balance = (() => {
       box.replaceChildren();
       chart = drawn.windows.length > 0 ? make(points) : null;
     };
+    // The pointer on a tick or a diamond, below the plot, reads as the pointer above it.
+    box.addEventListener("pointermove", ({ clientX, clientY, target }) => {
+      if (!chart || chart.over.contains(target)) return;
+      const { left, width, bottom, height } = chart.over.getBoundingClientRect();
+      const at = clientX - left, below = clientY - bottom;
+      const on = at >= 0 && at <= width && below >= 0 && below < 2 * LANE + BELOW;
+      chart.setCursor(on ? { left: at, top: height } : { left: -10, top: -10 });
+    });
+    box.addEventListener("pointerleave", () => chart?.setCursor({ left: -10, top: -10 }));
     new ResizeObserver(() => chart?.setSize({ width: Math.max(box.clientWidth, 280), height: HEIGHT })).observe(box);
 
     let shown = "";
@@ -164,8 +173,8 @@ eplb.balance = (() => {
       drawn = { windows, lanes: lanesOf(data, windows), predictions: eplb.series.predictions(data.plans) };
       // The two lines are one if each window is measured in equal shares.
       drawn.lines = LINES.filter((line) => split() || line.key !== "balancedness_equal");
-      note.textContent = windows.length === 0 ? words.none
-        : `${counted(windows.length, "window")} ${words.of}.${split() ? ` ${words.batch}` : ""}`;
+      note.replaceChildren(drawn.predictions.length ? el("span", { class: "predicted" }, "● predicted, with its error. ") : "", windows.length === 0 ? words.none
+        : `${counted(windows.length, "window")} ${words.of}.${split() ? ` ${words.batch}` : ""}`);
       const last = windows[windows.length - 1];
       const now = [last?.window, last?.completed_unix_micros, ...drawn.lanes.map((lane) => lane.marks.length), drawn.predictions.length, eplb.colors.isDark()].join("/");
       if (now !== shown) { shown = now; draw(); }

@@ -81,10 +81,8 @@ eplb.format = (() => {
     return "";
   };
   const ended = (job) => ["FINISHED", "FAILED", "LOST", "REPLAYED"].includes(job.state);
-  // Seconds that the job saved, net of its pauses; null: not known.
-  const netSaved = (job) => isNumber(job.saved_seconds) ? job.saved_seconds - (job.spent_seconds ?? 0) : null;
-  const isWorse = (job) => netSaved(job) < 0 || (job.balancedness > 0 && job.balancedness < 0.999 * job.balancedness_without_eplb);
-  // What a job does, in one sentence; its figures have places of their own. kind: bad, busy (worth a look), good or ended.
+  const isWorse = (job) => job.saved_seconds < 0 || (job.balancedness > 0 && job.balancedness < 0.999 * job.balancedness_without_eplb);
+  // Returns one sentence about a job, without figures. kind: bad, busy (worth a look), good or ended.
   const sentence = (job) => {
     const wrong = trouble(job);
     if (wrong) return { kind: "bad", text: wrong };
@@ -102,7 +100,7 @@ eplb.format = (() => {
     return { kind: "good", text: job.balancedness > 0 ? "No rebalance in flight" : job.not_measured_reason || "No complete load window yet" };
   };
 
-  return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, brief, figure, sentence, ended, netSaved };
+  return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, brief, figure, sentence, ended };
 })();
 
 // Windows of one run for charts, steps rising.

@@ -3,19 +3,18 @@
 
 eplb.jobs = (() => {
   const { el, redraw, columns } = eplb.dom;
-  const { sentence, brief, counted, count, seconds, isNumber, netSaved, ended } = eplb.format;
+  const { sentence, brief, counted, count, seconds, isNumber, ended } = eplb.format;
   const KINDS = { bad: "in trouble", busy: "to watch", good: "well", ended: "ended" };
 
   // Each job as a row, and each name that the daemon refuses to serve.
-  const rowsOf = (answer) => [...answer.jobs.map((job) => ({ ...job, ...sentence(job), saved: netSaved(job) })),
+  const rowsOf = (answer) => [...answer.jobs.map((job) => ({ ...job, ...sentence(job) })),
     ...answer.refusals.map((one) => ({ job: one.job, state: "refused", kind: "bad", refused: true,
       text: `${counted(one.count, "rank")} refused: ${one.reason}` }))];
 
-  const SHOWN = ["job", "state", "text", "saved", "balancedness", "balancedness_without_eplb", "step", "connected_ranks"];
+  const SHOWN = ["job", "state", "text", "saved_seconds", "balancedness", "balancedness_without_eplb", "step", "connected_ranks"];
   const OWN = {
     job: { of: (row) => row.refused ? row.job : el("a", { href: `#/${encodeURIComponent(row.job)}` }, row.job) },
     text: { key: "text", name: "now", help: "", of: (row) => brief(row.text) },
-    saved: { key: "saved", name: "saved", number: true, help: "Time saved against one slot per expert, net of pauses.", of: (row) => seconds(row.saved) },
     connected_ranks: { of: (row) => ended(row) || row.refused ? "–" : row.connected_ranks === row.world_size ? count(row.world_size)
       : `${count(row.connected_ranks)} of ${count(row.world_size)}` },
   };
@@ -36,11 +35,11 @@ eplb.jobs = (() => {
   };
 
   const summary = (rows, jobs, words) => {
-    const known = rows.filter((row) => isNumber(row.saved));
+    const known = rows.filter((row) => isNumber(row.saved_seconds));
     return [el("strong", {}, counted(jobs.length, "job")),
       ...URGENCY.map((kind) => [kind, rows.filter((row) => row.kind === kind).length]).filter(([, number]) => number > 0)
         .map(([kind, number]) => el("button", { type: "button", class: `dot ${kind}`, "data-find": KINDS[kind], "aria-pressed": String(words === KINDS[kind]) }, `${count(number)} ${KINDS[kind]}`)),
-      known.length ? el("span", {}, `${seconds(known.reduce((sum, row) => sum + row.saved, 0))} saved, net of pauses`
+      known.length ? el("span", {}, `${seconds(known.reduce((sum, row) => sum + row.saved_seconds, 0))} saved, net of pauses`
         + (known.length < rows.length ? `, in ${counted(known.length, "job")}` : "")) : null];
   };
 
@@ -52,7 +51,7 @@ eplb.jobs = (() => {
   const table = (rows, by) => el("div", { class: "jobs", tabindex: "0", role: "region", "aria-label": "Jobs" }, el("table", {},
     el("thead", {}, el("tr", {}, shown().map((column) => heading(column, by)))),
     el("tbody", {}, rows.length ? rows.map((row) => el("tr", { class: row.kind }, shown().map(({ key, number, of }) =>
-      el("td", { class: `${key}${number ? " number" : ""}${key === "saved" && row.saved < 0 ? " busy" : ""}${key === "job" ? ` dot ${row.kind}` : ""}`,
+      el("td", { class: `${key}${number ? " number" : ""}${key === "saved_seconds" && row[key] < 0 ? " busy" : ""}${key === "job" ? ` dot ${row.kind}` : ""}`,
         title: key === "text" || key === "job" ? row[key] : null }, of(row))))) : el("tr", {}, el("td", { colspan: String(SHOWN.length) }, "No job matches.")))));
 
   const empty = () => [el("h2", {}, "No job has connected yet"),

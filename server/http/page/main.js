@@ -96,11 +96,10 @@ eplb.main = (() => {
 
   const drawTop = ({ job, plans }) => {
     const { kind, text } = sentence(job);
-    const { value, note, kind: worth } = eplb.account.net(job, source.kind);
     redraw(shown.top,
       el("h2", { class: "jobname" }, job.job),
       el("div", { class: `headline ${kind}` }, folded("headline", text)),
-      el("dl", { class: "tiles" }, tile("time saved", value, note, "", worth),
+      el("dl", { class: "tiles" }, eplb.account.saved(job),
         source.live ? null : tile("fullest GPUs' load", isNumber(job.peak_fall) ? percent(-job.peak_fall) : "–", "against without"), tiles(job)),
       plans.length ? el("div", { class: "reason" }, el("strong", {}, "Newest decision: "), folded("newest", plans[0].reason)) : "");
   };

@@ -62,12 +62,6 @@ test("a line has at most 72 characters and ends with a clause, or with a word", 
     [`${"a".repeat(40)}, ${"b".repeat(40)}`, `${"a".repeat(40)}…`], [`a, ${"b".repeat(60)} ${"c".repeat(20)}`, `a, ${"b".repeat(60)}…`]];
   for (const [text, line] of cases) assert.equal(format.brief(text), line);
 });
-test("time saved is net of pauses, and not known without the daemon's figure", () => {
-  for (const [job, value] of [[{ saved_seconds: 9, spent_seconds: 2 }, 7], [{ saved_seconds: -1, spent_seconds: null }, -1], [{ saved_seconds: null, spent_seconds: 2 }, null], [{}, null]]) {
-    assert.equal(format.netSaved(job), value);
-  }
-});
-
 test("an event stands at the step of its time", () => {
   const windows = [{ first_step: 0, last_step: 9, completed_unix_micros: 100 }, { first_step: 10, last_step: 19, completed_unix_micros: 200 }];
   for (const [micros, step] of [[50, 0], [150, 14], [200, 19], [900, 19]]) assert.equal(series.stepAt(windows, micros), step);

@@ -85,19 +85,20 @@ class PageTest(job.DaemonTest):
         self.assertEqual([row["tokens"] for row in self.browser.table("layer")], [f"{one:,}" for one in sorted(counts, reverse=True)])
         self.assertEqual([row["runs"] for row in self.browser.table("ranks")],
                          [str(rank["running_version"]) for rank in status["ranks"]])
-        net = status["saved_seconds"] - status["spent_seconds"]
         account = dict(zip(self.browser.texts("#account dt"), self.browser.texts("#account .tile dd:nth-of-type(1)")))
-        self.assertEqual((tiles["time saved"], account["net"]), (self.browser.value(f"eplb.format.seconds({net!r})"),) * 2)
+        saved = self.browser.value(f"eplb.format.seconds({status['saved_seconds']!r})")
+        self.assertEqual((tiles["time saved"], account["time saved"]), (saved, saved))
+        self.assertEqual(self.browser.text("#account .note"), f"Time saved: {status['saved_basis']}.")
         self.check_clean()
 
     def test_the_table_of_jobs_has_trouble_first_and_fits_a_screen(self):
         self.run_job()
         status = self.api("jobs?ranks=0")["jobs"][0]
         hostile = "<img src=x onerror='window.hurt=1'>"
-        jobs = [{**status, "job": f"job-{i:02}", "state": "IDLE", "connected_ranks": 4, "saved_seconds": 100.5 * (i + 1), "spent_seconds": 0.5,
+        jobs = [{**status, "job": f"job-{i:02}", "state": "IDLE", "connected_ranks": 4, "saved_seconds": 100.5 * (i + 1),
                  "balancedness": 0.9, "balancedness_without_eplb": 0.6, "worse_reason": ""} for i in range(20)]
         jobs[7] |= {"stalled": "coverage", "stalled_reason": hostile + " x" * 100}
-        jobs[9]["saved_seconds"] = -8.5
+        jobs[9]["saved_seconds"] = -9
         jobs[3]["saved_seconds"] = None
         jobs[5] |= {"state": "FINISHED", "end_reason": "all 4 ranks finished"}
         answer = {"jobs": jobs, "jobs_hidden": False, "warnings": [], "refusals": [{"job": "old", "reason": "too old", "count": 2, "seconds_ago": 1}]}
@@ -112,11 +113,11 @@ class PageTest(job.DaemonTest):
         self.assertLessEqual(self.browser.value("document.querySelector('.jobs').getBoundingClientRect().bottom"), 800)
         self.assertLessEqual(max(map(len, self.browser.texts(".jobs td.text"))), 72)
         text = {row[0]: row for row in self.browser.value("[...document.querySelectorAll('.jobs tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))")}
-        self.assertEqual(text["job-04"][3:], [self.browser.value("eplb.format.seconds(502)"), "0.900", "0.600", str(status["step"]), "4"])
+        self.assertEqual(text["job-04"][3:], [self.browser.value("eplb.format.seconds(502.5)"), "0.900", "0.600", str(status["step"]), "4"])
         self.assertEqual((text["job-09"][3], text["job-03"][3]), ("−9.00 s", "–"))
-        self.assertEqual(self.browser.texts(".jobs td.saved.busy"), ["−9.00 s"])
-        self.browser.ask("click", selector=".jobs [data-sort=saved]")
-        self.browser.wait("location.hash === '#/?sort=-saved'")
+        self.assertEqual(self.browser.texts(".jobs td.saved_seconds.busy"), ["−9.00 s"])
+        self.browser.ask("click", selector=".jobs [data-sort=saved_seconds]")
+        self.browser.wait("location.hash === '#/?sort=-saved_seconds'")
         self.assertEqual((names()[0], names()[-3:]), ("job-19", ["job-09", "job-03", "old"]))
         self.browser.ask("click", selector=".summary .bad")
         self.assertEqual(names(), ["job-07", "old"])
