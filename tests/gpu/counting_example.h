@@ -1,5 +1,4 @@
-// The example of docs/counting-on-the-gpu.md, word for word: a test compares the page with what
-// stands between the marks, and runs it.
+// The example that docs/counting-on-the-gpu.md refers to; counting_gpu_test.cc runs it.
 #pragma once
 
 #include <cstdint>
@@ -18,7 +17,6 @@ struct Choices {
   int32_t top_k = 0;
 };
 
-// [the example]
 // In the forward pass: `slots`, [num_tokens, top_k], is what dispatch and grouped GEMM index by.
 // counters: [layers, experts + 1] on the device, zero at first; a row's last counts bad ids.
 inline absl::Status RouteAndCount(const eplb::DeviceTables& tables, int32_t layer, Choices choices,
@@ -53,6 +51,5 @@ inline absl::Status RecordStep(eplb::Client& client, int64_t* counters, int64_t*
   }
   return status;
 }
-// [its end]
 
 }  // namespace eplb

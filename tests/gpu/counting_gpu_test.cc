@@ -4,12 +4,10 @@
 
 #include <cstdint>
 #include <cstring>
-#include <fstream>
 #include <iterator>
 #include <memory>
 #include <random>
 #include <span>
-#include <sstream>
 #include <string>
 #include <utility>
 #include <vector>
@@ -32,7 +30,6 @@ namespace eplb {
 namespace {
 
 using ::testing::ElementsAreArray;
-using ::testing::HasSubstr;
 
 constexpr int32_t kCountLayers = 3;
 constexpr int32_t kCountExperts = 9;
@@ -221,23 +218,6 @@ TEST_F(CountingGpuTest, TheExampleOfThePageRecordsWhatWasCounted) {
     ASSERT_TRUE((*client)->StepBoundary(step, stream->get()).ok());
   }
   EXPECT_EQ(NumUnloadedLaunches(), unloaded_launches) << "registration loads what steps launch";
-}
-
-std::string Contents(const std::string& path) {
-  std::ifstream file(std::string(EPLB_TEST_DATA) + "/../../" + path);
-  EXPECT_TRUE(file.is_open()) << path;
-  std::stringstream text;
-  text << file.rdbuf();
-  return text.str();
-}
-
-TEST(CountingExampleTest, ThePageShowsTheCodeThatIsTestedHere) {
-  const std::string file = Contents("tests/gpu/counting_example.h");
-  const std::string begin = "// [the example]\n";
-  const size_t first = file.find(begin) + begin.size();
-  const std::string code = file.substr(first, file.find("// [its end]") - first);
-  ASSERT_FALSE(code.empty());
-  EXPECT_THAT(Contents("docs/counting-on-the-gpu.md"), HasSubstr("```cpp\n" + code + "```\n"));
 }
 
 }  // namespace

@@ -7,7 +7,7 @@
 
 A comment or docstring must not open with one of OPENINGS. In a remark after code this holds in lower case, too, and for the
 first word after a bracket of units or shapes. A sentence of a comment, of a document or of a string literal (message or help
-text) has at most 30 words.
+text) has at most 30 words. FRONT_DOOR, which is what a user reads first, has no ceiling: not one sentence may be longer.
 """
 import ast
 import collections
@@ -22,6 +22,8 @@ OPENING = re.compile(rf"(?:{'|'.join(OPENINGS)})\b")
 UNITS = re.compile(r"^\[[^\]]*\][,.:;]? *")
 SQL = re.compile(r'"(?:CREATE|DELETE|INSERT|SELECT|UPDATE) ')
 MOST_WORDS = 30
+# The front page, public headers, and the sources of --help: options of protos, programs in C++, argparse in Python.
+FRONT_DOOR = re.compile(r"README\.md|client/(c/)?\w+\.h|proto/eplb/v1/(config|types)\.proto|(client/cli|server|server/config)/\w+\.cc|client/python/.*\.py")
 CLIKE = {".h", ".c", ".cc", ".cu", ".cuh", ".proto", ".js", ".mjs"}
 HASH = {".py", ".sh", ".cmake", ".toml", ".yaml", ".yml", ".txt"}
 CEILINGS = pathlib.Path(__file__).with_name("ceilings.toml")
@@ -85,6 +87,13 @@ def literals(text):
             for match in re.finditer(r'"(?:[^"\\\n]|\\.)*"(?:\s*"(?:[^"\\\n]|\\.)*")*', code) if not SQL.match(match[0])]
 
 
+def helps(text):
+    """(line, text) of each help text and description of argparse."""
+    return [(keyword.value.lineno, keyword.value.value)
+            for node in ast.walk(ast.parse(text)) if isinstance(node, ast.Call)
+            for keyword in node.keywords if keyword.arg in ("help", "description", "epilog") and isinstance(keyword.value, ast.Constant)]
+
+
 def paragraphs(text):
     """(line, text) of each paragraph of a document, without code blocks and tables."""
     text = re.sub(r"^```.*?^```", lambda match: "\n" * match[0].count("\n"), text, flags=re.M | re.S)
@@ -112,9 +121,9 @@ def findings(name, text):
         return [], long_sentences(paragraphs(text))
     if suffix in CLIKE:
         comments = comments_of_lines(text, "//") + block_comments(text)
-        return comments, long_sentences(comments + (literals(text) if suffix in (".h", ".cc") else []))
+        return comments, long_sentences(comments + (literals(text) if suffix in (".h", ".cc") or FRONT_DOOR.fullmatch(name) else []))
     comments = comments_of_lines(text, "#") + (docstrings(text) if suffix == ".py" else [])
-    return comments, long_sentences(comments)
+    return comments, long_sentences(comments + (helps(text) if suffix == ".py" else []))
 
 
 def count(root):
@@ -159,6 +168,8 @@ def main():
             if len(rooms[room]) > ceilings[table].get(room, 0):
                 above.append(f"{room}: {len(rooms[room])} {table.replace('_', ' ')}, at most {ceilings[table].get(room, 0)}"
                              " (tests/tidy/ceilings.toml; --list names them)")
+    above += [f"{name}:{line}: above {MOST_WORDS} words: {text}"
+              for found in sentences.values() for name, line, text in found if FRONT_DOOR.fullmatch(name)]
     print(f"{'all':24} {sum(map(len, openings.values())):8}  {sum(map(len, sentences.values()))}")
     if "--list" in arguments:
         for rooms in counts.values():

@@ -2,9 +2,11 @@
 
 Client: connect, register, record, step_boundary, close. torch_all_gather, StoreAllGather: how the ranks meet.
 Client.split, split and Splitter: how many of an expert's tokens each of its slots takes, for the batch at hand.
-Beside it: eplb.placement (placements without a daemon), eplb.checkpoint (experts in logical order, for any placement),
-eplb.check (forgotten tensors), eplb.traces (with PyTorch's profiler), eplb.torch (PyTorch trainers), eplb.vllm and
-eplb.sglang (placements inside serving engines), eplb.profiles (loads of several workloads), and python -m eplb.convert.
+Modules beside it:
+- eplb.torch, eplb.traces: PyTorch trainers, traces beside PyTorch's profiler
+- eplb.placement, eplb.profiles: placements without a daemon, loads of several workloads
+- eplb.vllm, eplb.sglang: placements inside serving engines
+- eplb.checkpoint, eplb.check: experts in logical order for any placement, forgotten tensors
 """
 
 import importlib
