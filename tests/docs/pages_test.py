@@ -48,6 +48,11 @@ class NamesTest(unittest.TestCase):
         self.assertEqual({page.name for page in (ROOT / "docs").glob("*.md")} - {page.name for page in reached}, set())
 
 
+class WordsTest(unittest.TestCase):
+    def test_the_pages_together_stay_short(self):
+        self.assertLessEqual(sum(len(text_of(page).split()) for page in (ROOT / "docs").glob("*.md")), 30_000)
+
+
 def commands_of(page):
     """Commands of eplbctl and eplbd that a page shows, in fences of sh and in the text, as lists of words."""
     found = []
