@@ -47,9 +47,9 @@ class LoadWindows {
   // `step` was the last one ended. cost: O(L * E).
   void Switched(int64_t step, int64_t version);
 
-  // Windows that begin at or after pace.from_step have the new length; the change is made where a
-  // window of the old length ends and one of the new length begins, so that a rank that hears of
-  // it late is aligned again. Ignores a length below 1.
+  // Windows that begin at or after pace.from_step have the new length. The change is made where a
+  // window of the old length ends and one of the new length begins, which also aligns a rank that
+  // receives the pace late. Ignores a length below 1.
   void SetReportInterval(const wire::SetReportInterval& pace);
   int32_t report_every() const { return report_every_; }
 

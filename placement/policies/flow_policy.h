@@ -15,10 +15,10 @@ namespace eplb {
 // and rings from scratch. They are scored on the recent windows, each as one batch (without any, on
 // the load): mean of the least maximum / mean GPU load, plus a price per transfer where there is a
 // current placement. Under `strict` each node is searched on its own.
-// Where there are fewer slots to spare than GPUs, a GPU has one slot or more slots than experts, or
-// the hierarchy is soft, and for layers that break `strict`, the candidates are the incumbent and
-// the layer of `incremental` or, without a current placement, of `balanced`. Where tokens are split
-// in equal shares (SplitMode::kEqual) the answer is that of `incremental`. Several loads
+// The candidates are the incumbent and the layer of `incremental` in these cases: fewer spare slots
+// than GPUs, a GPU with one slot or with more slots than experts, a soft hierarchy, and layers that
+// break `strict`. Without a current placement the layer is that of `balanced`. Where tokens are
+// split in equal shares (SplitMode::kEqual) the answer is that of `incremental`. Several loads
 // (PolicyInput::scenarios) are placed for equal shares, by the same two: exact splits of each load
 // are then more even than with rings. Without max_moves_per_gpu a GPU gets any number of transfers
 // that their price allows. Options pass on to `incremental`; duplicates help no exact split.

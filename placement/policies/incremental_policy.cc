@@ -33,9 +33,9 @@ constexpr double kLeastExcess = 0.02;
 // known as badly. The squares of what GPUs are above the bound are this many of their own standard
 // deviations above what that explains before they mean something.
 constexpr double kSignificance = 6;
-// A layer that is not far off moves at most this part of its slots at a time, and gives at most
-// this part to replicas that only the next windows need.
+// Largest part of its slots that a layer moves at a time, if it is not far off.
 constexpr double kMostOfSlots = 0.095;
+// Largest part of its slots that such a layer gives to replicas that only the next windows need.
 constexpr double kMostToSpread = 0.04;
 constexpr double kFarOff = 0.4;
 // Beyond this the budget of a GPU ends too, unless it was given. Then the steps of a layer, times

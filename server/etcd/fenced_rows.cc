@@ -16,8 +16,8 @@ constexpr int64_t kPage = 32;    // rows of one read
 constexpr int kMaxAttempts = 4;  // attempts of one write
 constexpr absl::Duration kMostOfAWrite = absl::Seconds(3);
 constexpr int kTripsOfAWrite = 6;  // to a slow etcd
-// Time for which writes fail at once after a write that etcd did not answer, so that a decision of
-// many effects does not hold up the core's thread for each.
+// Time for which writes fail at once after a write that etcd did not answer. A decision with many
+// effects then blocks the core's thread only once.
 constexpr absl::Duration kPauseAfterFailure = absl::Milliseconds(500);
 
 constexpr char kSerial[] = "serial";
