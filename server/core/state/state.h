@@ -421,7 +421,7 @@ struct Decisions {
   v1::PredictionCounts prediction_counts;  // since the daemon started
   std::deque<MeasuredPause> pauses;        // pauses of the newest chunks
   Account account;
-  WindowArrival arrival;              // of the newest complete window
+  WindowArrival arrival;              // arrival of the newest complete window
   std::optional<StepSample> sampled;  // newest window whose time is in the account's pairs
   absl::Time account_written = absl::InfinitePast();
   int64_t commits = 0;       // since the daemon started

@@ -27,7 +27,7 @@ TokenTime SlopeOf(const wire::SavedTime& sums) {
     seconds_seconds -= sums.mean_seconds * sums.mean_seconds / sums.mean_mean;
     freedom -= 1;
   }
-  // What rounding leaves of a peak that only follows the mean is no sample.
+  // A peak that only follows the mean leaves a rounding error, which is no sample.
   constexpr double kRounding = 1e-9;
   if (sums.pairs < kLeastPairs || !(peak_peak > kRounding * sums.peak_peak)) return {};
   const double slope = peak_seconds / peak_peak;

@@ -53,7 +53,7 @@ def split_and_routed(rank, directory, world):
             routed = client.route_tokens(1, made, split=split)
             assert routed.dtype == made.dtype and routed.tolist() == slots.tolist()
         # The same in the order of a stream, of which host memory has none.
-        client.prepare_split(max_tokens=TOKENS, top_k=TOP_K, split_on_gpu=rank == 0)  # of no effect in host memory
+        client.prepare_split(max_tokens=TOKENS, top_k=TOP_K, split_on_gpu=rank == 0)  # no effect in host memory
         for made, gathered in ((ids, counts), (torch.from_numpy(ids).int(), torch.from_numpy(counts))):
             row = client.count_for(1, made)
             assert type(row) is type(made) and row.tolist() == counts[rank].tolist()

@@ -20,8 +20,8 @@ constexpr double kOthers = 1e-6;  // seconds of all other work on a token
 
 struct Noise {
   double seconds = 0;      // standard deviation of a window's step time
-  double tokens = 0;       // of the tokens of a step, as a fraction
-  double imbalance = 0.1;  // of peak / mean
+  double tokens = 0;       // standard deviation of a step's tokens, as a fraction
+  double imbalance = 0.1;  // standard deviation of peak / mean
 };
 
 // Windows of 50 steps with 100,000 tokens on the mean GPU.
