@@ -25,12 +25,9 @@ eplb.account = (() => {
     },
   };
 
-  // The one figure of a job: time saved, net of pauses, with its basis.
-  const saved = (job) => {
-    const known = isNumber(job.saved_seconds), basis = job.saved_basis ?? "";
-    return tile("time saved", known ? seconds(job.saved_seconds) : "not known", eplb.format.brief(basis.replace("not known: ", "")), basis,
-      job.saved_seconds < 0 ? "busy" : "");
-  };
+  // The one figure of a job: time saved, net of pauses. note: its basis.
+  const saved = (job, note) => tile("time saved", isNumber(job.saved_seconds) ? seconds(job.saved_seconds) : "not known", note, job.saved_basis,
+    job.saved_seconds < 0 ? "busy" : "");
 
   const create = (context) => {
     const words = WORDS[context.kind];
@@ -53,7 +50,7 @@ eplb.account = (() => {
       const moved = plans.reduce((sum, plan) => sum + (plan.received_bytes ?? 0), 0);
       const weighed = plans.some((plan) => isNumber(plan.received_bytes)) || context.kind !== "trace";
       basis.textContent = job.saved_basis ? `Time saved: ${job.saved_basis}.` : "";
-      redraw(tiles, saved(job),
+      redraw(tiles, saved(job, ""),
         tile("gross", known ? seconds(job.saved_seconds + (job.spent_seconds ?? 0)) : "–", "before pauses"),
         tile("spent", spent ? seconds(job.spent_seconds) : "–", spent ? words.spent : words.unspent),
         tile("moved", weighed ? eplb.format.bytes(moved) : "not known", `by the ${count(plans.length)} newest decisions`),

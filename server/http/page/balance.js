@@ -97,7 +97,8 @@ eplb.balance = (() => {
       text: `plan ${plan.plan} moved experts${eplb.series.isPrediction(plan) ? `, predicted ${balancedness(plan.balancedness_predicted)}` : ""}` }));
     const events = data.events.filter(({ name }) => !ROUTINE.includes(name)).map((event) => ({
       step: eplb.series.stepAt(windows, event.unix_micros), text: brief(`${event.name}: ${event.reason}`) })).filter(({ step }) => step !== null);
-    return [{ name: "moved", color: "--commit", marks: switches }, { name: "events", color: "--event", marks: events }];
+    return [{ name: "moved", color: "--commit", marks: switches }, { name: "events", color: "--event", marks: events }]
+      .filter(({ name, marks }) => name === "moved" || marks.length > 0);
   };
 
   const create = (context) => {

@@ -54,7 +54,7 @@ eplb.format = (() => {
   const brief = (text, most = 72) => {
     if (text.length <= most) return text;
     const start = text.slice(0, most - 1);
-    const clause = Math.max(...[", ", "; ", ": ", " ("].map((end) => start.lastIndexOf(end)));
+    const clause = Math.max(...[". ", ", ", "; ", ": ", " ("].map((end) => start.lastIndexOf(end)));
     return `${start.slice(0, clause >= most / 2 ? clause : start.includes(" ") ? start.lastIndexOf(" ") : most - 1)}…`;
   };
 
@@ -91,7 +91,7 @@ eplb.format = (() => {
       return { kind: job.state === "FINISHED" ? "ended" : "bad",
         text: `${job.state.toLowerCase()} at step ${count(job.step)}${job.end_reason ? `: ${job.end_reason}` : ""}` };
     }
-    if (job.paused) return { kind: "busy", text: `Paused: ${job.pause_reason || "by an operator"}` };
+    if (job.paused) return { kind: "busy", text: job.pause_reason || "paused by an operator" };
     const missing = job.world_size - job.connected_ranks;
     if (missing > 0) return { kind: "busy", text: `${counted(missing, "rank")} of ${count(job.world_size)} not connected` };
     if (job.worse_reason) return { kind: "busy", text: job.worse_reason };

@@ -3,7 +3,7 @@
 
 eplb.main = (() => {
   const { el, redraw, tile, columns, folded } = eplb.dom;
-  const { sentence, counted, count, isNumber, percent, steps, clock, ended } = eplb.format;
+  const { sentence, brief, counted, count, isNumber, percent, steps, clock, ended } = eplb.format;
   const PANELS = ["balance", "heatmap", "account", "ranks", "rebalances", "decisions", "traffic", "layer"];
   const POLL_MS = 2000, MOST_WINDOWS = 4096, MOST_EVENTS = 1000, MOST_PLANS = 200;
 
@@ -89,7 +89,7 @@ eplb.main = (() => {
       version: `policy ${job.policy?.name || "–"}${job.policy?.mode === "observe" ? ", observes only" : ""}`,
     };
     return columns("JobStatus")
-      .filter(({ key, of }) => TILES.includes(key) && (of(job) !== "–" || key === "balancedness" || key === "balancedness_without_eplb"))
+      .filter(({ key, of }) => TILES.includes(key) && !(key === "connected_ranks" && ended(job)) && (of(job) !== "–" || key === "balancedness" || key === "balancedness_without_eplb"))
       .sort((a, b) => TILES.indexOf(a.key) - TILES.indexOf(b.key))
       .map(({ key, name, help, of }) => tile(name, of(job), remarks[key], help));
   };
@@ -99,7 +99,7 @@ eplb.main = (() => {
     redraw(shown.top,
       el("h2", { class: "jobname" }, job.job),
       el("div", { class: `headline ${kind}` }, folded("headline", text)),
-      el("dl", { class: "tiles" }, eplb.account.saved(job),
+      el("dl", { class: "tiles" }, eplb.account.saved(job, brief((job.saved_basis ?? "").replace("not known: ", ""))),
         source.live ? null : tile("fullest GPUs' load", isNumber(job.peak_fall) ? percent(-job.peak_fall) : "–", "against without"), tiles(job)),
       plans.length ? el("div", { class: "reason" }, el("strong", {}, "Newest decision: "), folded("newest", plans[0].reason)) : "");
   };

@@ -12,7 +12,7 @@ eplb.traffic = (() => {
     const pick = el("select", { "aria-label": "Rebalance shown" });
     const note = el("p", { class: "note", "aria-live": "polite" });
     const place = el("output", { class: "reading", "aria-live": "polite" });
-    const map = eplb.grid.create({ name: "transfers between GPUs", rows: "from GPU", columns: "to GPU", height: () => 340,
+    const map = eplb.grid.create({ name: "transfers between GPUs", rows: "from GPU", columns: "to GPU", height: (gpus) => Math.min(85 * gpus, 340),
       read: (from, to) => { place.textContent = `GPU ${from} to GPU ${to}: ${counted(matrix[from][to] ?? 0, "transfer")}`; } });
     map.node.classList.add("square");
     let matrix = [];

@@ -42,6 +42,7 @@ const commands = {
   evaluate: async ({ script }) => evaluate(script),
   wait: async ({ script }) => until(script),
   key: async ({ name }) => page.keyboard.press(name),
+  hover: async ({ selector }) => page.hover(selector),
   click: async ({ selector }) => page.click(selector),
   focus: async ({ selector }) => page.focus(selector),
   offline: async ({ offline }) => page.context().setOffline(offline),

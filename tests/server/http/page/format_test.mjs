@@ -43,7 +43,7 @@ test("trouble comes before figures", () => {
   assert.deepEqual(format.sentence(JOB), { kind: "good", text: "No rebalance in flight" });
   const cases = [[{ state: "QUARANTINE", waiting_for: "an operator" }, "bad", "QUARANTINE"], [{ stalled: "coverage", stalled_reason: "rank 3 is silent" }, "bad", "rank 3 is silent"],
     [{ stuck_seconds: 90, waiting_for: "rank 2" }, "bad", "Stuck for 1.50 min: rank 2"], [{ connected_ranks: 3 }, "busy", "1 rank of 4 not connected"],
-    [{ paused: true, pause_reason: "for a test" }, "busy", "Paused: for a test"], [{ state: "FAILED", end_reason: "rank 1 failed" }, "bad", "rank 1 failed"],
+    [{ paused: true, pause_reason: "paused by an operator: for a test" }, "busy", "for a test"], [{ state: "FAILED", end_reason: "rank 1 failed" }, "bad", "rank 1 failed"],
     [{ state: "FINISHED", end_reason: "" }, "ended", "finished at step 99"], [{ balancedness: null }, "good", "No complete load window yet"],
     [{ balancedness: null, not_measured_reason: "no tokens were counted in steps 0..9" }, "good", "no tokens were counted in steps 0..9"],
     [{ not_counting_reason: "rank 1 has counted no token since step 0", stalled: "decisions" }, "bad", "NOT_COUNTING: rank 1 has counted no token"],
@@ -59,7 +59,7 @@ test("trouble comes before figures", () => {
 
 test("a line has at most 72 characters and ends with a clause, or with a word", () => {
   const cases = [["short", "short"], ["x".repeat(72), "x".repeat(72)], ["x".repeat(73), `${"x".repeat(71)}…`],
-    [`${"a".repeat(40)}, ${"b".repeat(40)}`, `${"a".repeat(40)}…`], [`a, ${"b".repeat(60)} ${"c".repeat(20)}`, `a, ${"b".repeat(60)}…`]];
+    [`${"a".repeat(40)}. ${"b".repeat(40)}`, `${"a".repeat(40)}…`], [`${"a".repeat(40)}, ${"b".repeat(40)}`, `${"a".repeat(40)}…`], [`a, ${"b".repeat(60)} ${"c".repeat(20)}`, `a, ${"b".repeat(60)}…`]];
   for (const [text, line] of cases) assert.equal(format.brief(text), line);
 });
 test("an event stands at the step of its time", () => {

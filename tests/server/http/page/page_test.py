@@ -77,6 +77,9 @@ class PageTest(job.DaemonTest):
         for key, column in (("gpu_loads_static", "static: fullest GPU"), ("gpu_loads", "that ran: fullest GPU")):
             expected = [f"{row.index(max(row))}: {max(row) / (sum(row) / len(row)):.2f} × mean" for row in loads[key]]
             self.assertEqual(self.browser.table("heat", column), expected)
+        tops = self.browser.value("[...document.querySelectorAll('#heat canvas')].map((one) => one.getBoundingClientRect().top)")
+        self.assertEqual(tops[0], tops[1], "the maps are side by side")
+        self.assertEqual(self.browser.texts("#heat .map:first-child .axis.columns span"), ["0", "1", "2", "3"])
         traffic = self.api("jobs/demo/traffic")
         self.assertEqual(sorted((row["from GPU"], row["to GPU"], row["transfers"]) for row in self.browser.table("traffic", inside="details")),
                          sorted(tuple(map(str, flow)) for flow in traffic["gpus"]))
@@ -168,7 +171,7 @@ class PageTest(job.DaemonTest):
         self.browser.value("""(() => { const ask = window.fetch; window.fetch = async (path, options) => {
           const answer = await ask(path, options);
           if (!path.endsWith("jobs/demo")) return answer;
-          return new Response(JSON.stringify({ ...await answer.json(), engine: "vLLM <b>1</b>" }));
+          return new Response(JSON.stringify({ ...await answer.json(), state: "IDLE", engine: "vLLM <b>1</b>" }));
         }; })()""")
         self.browser.wait("document.querySelector('#ranks .note').textContent.startsWith('vLLM <b>1</b> asks for placements for 4 GPUs')")
         notes = self.browser.texts(".top .tile .note")
@@ -205,6 +208,26 @@ class PageTest(job.DaemonTest):
         self.assertEqual(prepare[2:], [self.browser.value(f"eplb.format.seconds({took!r})"), f"rank {late} was the slowest"])
         pause = next(row for row in rows if row[0].startswith("pause"))
         self.assertEqual(pause[2], self.browser.value(f"eplb.format.seconds({chunk['longest_pause_seconds']!r})"))
+        chunk |= {"committed": False, "ended_unix_micros": 0, "longest_pause_seconds": None}
+        open_plan = newest | {"result": "proposed", "chunks_committed": 0, "times": times | {"chunks": [chunk]}}
+        self.browser.value(f"""(() => {{ const ask = window.fetch; window.fetch = async (path, options) => path.includes('/plans?')
+          ? new Response(JSON.stringify({{ job: 'demo', plans: [{json.dumps(open_plan)}] }})) : ask(path, options); }})()""")
+        self.browser.wait("document.querySelector('#rebalances .note').textContent.includes('is in flight')")
+        self.browser.wait("document.querySelectorAll('#rebalances figure').length === 1")
+        self.assertIn("in flight", self.browser.texts("#rebalances .took"))
+        self.assertNotIn("withdrawn", self.browser.text("#rebalances .lines"))
+
+    def test_the_pointer_reads_the_chart(self):
+        self.run_job()
+        self.show()
+        self.browser.ask("hover", selector="#balance .u-over")
+        self.browser.wait("!document.querySelector('#balance .tip').hidden")
+        tip = self.browser.text("#balance .tip b").removeprefix("steps ")
+        row = next(row for row in self.browser.table("balance") if row["steps"] == tip)
+        shown = self.browser.texts("#balance .tip div")
+        self.assertLessEqual({f"{name}{row[name]}" for name in ("measured", "static layout", "without EPLB")}, set(shown))
+        points = self.browser.value("[...document.querySelectorAll('#balance .u-cursor-pt')].map((one) => getComputedStyle(one).backgroundColor)")
+        self.assertNotIn(self.browser.value("getComputedStyle(document.body).backgroundColor"), points, "a point does not look like a gap in its line")
 
     def test_a_refresh_leaves_the_reader_alone(self):
         one = self.start_job(steps=3000, step_ms=20)
