@@ -241,9 +241,9 @@ __global__ void __launch_bounds__(kMaxChoiceThreads)
 template <class ExpertId>
 absl::Status Launch(const QuotaRouteArgs& args, const QuotaRouteGrid& grid, cudaStream_t stream) {
   const ChoiceGrid choices = GridOfChoices(args.choices);
-  EPLB_ASSIGN_OR_RETURN(
-      const cudaLaunchConfig_t shape,
-      ShapeInTurn(choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes, stream));
+  EPLB_ASSIGN_OR_RETURN(const cudaLaunchConfig_t shape,
+                        ShapeInTurn<&QuotaRouteKernel<ExpertId>>(
+                            choices.blocks, grid.warps * Warp::kWidth, grid.shared_bytes, stream));
   return ToStatus(cudaLaunchKernelEx(&shape, QuotaRouteKernel<ExpertId>, args, choices,
                                      MakeTokenDivider(args.choices.top_k)),
                   "launch of the kernel that routes by quota");

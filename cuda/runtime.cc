@@ -1,8 +1,6 @@
 // Wraps the calls of the CUDA runtime that the files of cuda/ share.
 #include "cuda/runtime.h"
 
-#include <array>
-#include <atomic>
 #include <string>
 #include <utility>
 
@@ -107,25 +105,6 @@ CUcontext CurrentContext() {
   return context;
 }
 
-constexpr int kKeptDevices = 64;  // the driver is asked each time for other devices
-using KeptFigures = std::array<std::atomic<int32_t>, kKeptDevices>;  // 0: not asked yet
-
-// Returns a figure of the current device, which is never 0.
-absl::StatusOr<int32_t> FigureOfDevice(cudaDeviceAttr attribute, KeptFigures& kept) {
-  int device = 0;
-  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
-  const bool is_kept = device < kKeptDevices;
-  if (is_kept) {
-    const int32_t known = kept[static_cast<size_t>(device)].load(std::memory_order_relaxed);
-    if (known != 0) return known;
-  }
-  int figure = 0;
-  EPLB_RETURN_IF_ERROR(
-      ToStatus(cudaDeviceGetAttribute(&figure, attribute, device), "cudaDeviceGetAttribute"));
-  if (is_kept) kept[static_cast<size_t>(device)].store(figure, std::memory_order_relaxed);
-  return figure;
-}
-
 }  // namespace
 
 absl::Status ToStatus(cudaError_t error, std::string_view what) {
@@ -209,14 +188,27 @@ DeviceGuard::~DeviceGuard() {
   (void)contexts.set_current(static_cast<CUcontext>(context_));
 }
 
-absl::StatusOr<int32_t> NumMultiprocessors() {
-  static KeptFigures kept{};
-  return FigureOfDevice(cudaDevAttrMultiProcessorCount, kept);
+absl::StatusOr<int32_t> FigureOfDevice(
+    KeptFigures& kept, std::string_view call,
+    absl::FunctionRef<cudaError_t(int32_t* figure, int device)> ask) {
+  int device = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(cudaGetDevice(&device), "cudaGetDevice"));
+  const auto index = static_cast<size_t>(device);
+  if (index < kept.size()) {
+    const int32_t known = kept[index].load(std::memory_order_relaxed);
+    if (known != 0) return known;
+  }
+  int32_t figure = 0;
+  EPLB_RETURN_IF_ERROR(ToStatus(ask(&figure, device), call));
+  if (index < kept.size()) kept[index].store(figure, std::memory_order_relaxed);
+  return figure;
 }
 
-absl::StatusOr<int32_t> ComputeCapabilityMajor() {
+absl::StatusOr<int32_t> NumMultiprocessors() {
   static KeptFigures kept{};
-  return FigureOfDevice(cudaDevAttrComputeCapabilityMajor, kept);
+  return FigureOfDevice(kept, "cudaDeviceGetAttribute", [](int32_t* figure, int device) {
+    return cudaDeviceGetAttribute(figure, cudaDevAttrMultiProcessorCount, device);
+  });
 }
 
 }  // namespace eplb::cuda

@@ -1,11 +1,14 @@
 // The CUDA runtime for the files of cuda/: errors as statuses, owned handles, figures of a device.
 #pragma once
 
+#include <array>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
 
+#include "absl/functional/function_ref.h"
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include <cuda_runtime_api.h>
@@ -69,9 +72,15 @@ class DeviceGuard {
   void* context_;     // previous CUcontext of the driver; null: the thread had none
 };
 
-// Figures of the current device, cached because a launch is shorter than a question to the driver.
-// errors: see ToStatus. threads: safe.
+// Figures of devices, cached because a launch is shorter than a question to the driver. 0: not
+// asked yet. The driver is asked each time for devices beyond these.
+using KeptFigures = std::array<std::atomic<int32_t>, 64>;
+// Returns the current device's figure, which `ask` writes. errors: those of `call`, see ToStatus.
+// threads: safe.
+absl::StatusOr<int32_t> FigureOfDevice(
+    KeptFigures& kept, std::string_view call,
+    absl::FunctionRef<cudaError_t(int32_t* figure, int device)> ask);
+// Returns the multiprocessors of the current device. errors, threads: as above.
 absl::StatusOr<int32_t> NumMultiprocessors();
-absl::StatusOr<int32_t> ComputeCapabilityMajor();
 
 }  // namespace eplb::cuda

@@ -49,17 +49,22 @@ __global__ void __launch_bounds__(kThreads, 1) SplitKernel(SplitArgs args) {
   WriteLayer(args, index, memory, WholeBlock{thread});
 }
 
+template <int kWords>
+absl::Status Launch(const SplitArgs& args, cudaStream_t stream) {
+  EPLB_ASSIGN_OR_RETURN(
+      const cudaLaunchConfig_t shape,
+      ShapeInTurn<&SplitKernel<kWords>>(args.num_layers, kThreads, SplitSharedBytes(args), stream));
+  return ToStatus(cudaLaunchKernelEx(&shape, SplitKernel<kWords>, args),
+                  "launch of the split kernel");
+}
+
 }  // namespace
 
 absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSplitArgs(args));
   if (args.num_layers == 0) return absl::OkStatus();
-  EPLB_ASSIGN_OR_RETURN(const cudaLaunchConfig_t shape,
-                        ShapeInTurn(args.num_layers, kThreads, SplitSharedBytes(args), stream));
-  const cudaError_t error = args.shape.num_gpus <= GpuSet<1>::kMaxGpus
-                                ? cudaLaunchKernelEx(&shape, SplitKernel<1>, args)
-                                : cudaLaunchKernelEx(&shape, SplitKernel<2>, args);
-  return ToStatus(error, "launch of the split kernel");
+  return args.shape.num_gpus <= GpuSet<1>::kMaxGpus ? Launch<1>(args, stream)
+                                                    : Launch<2>(args, stream);
 }
 
 absl::Status LoadSplitKernels() { return LoadKernels(&SplitKernel<1>, &SplitKernel<2>); }

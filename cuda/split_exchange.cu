@@ -47,7 +47,7 @@ __global__ void __launch_bounds__(kExchangeThreads) SplitNoteKernel(SplitNoteArg
 absl::Status LaunchSplitExchange(const SplitExchangeArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckSplitExchangeArgs(args));
   EPLB_ASSIGN_OR_RETURN(const cudaLaunchConfig_t shape,
-                        ShapeInTurn(1, kExchangeThreads, 0, stream));
+                        ShapeInTurn<&SplitExchangeKernel>(1, kExchangeThreads, 0, stream));
   return ToStatus(cudaLaunchKernelEx(&shape, SplitExchangeKernel, args),
                   "launch of the kernel that exchanges a split");
 }

@@ -103,8 +103,8 @@ class KernelsOfChoices(unittest.TestCase):
 
     # An access through a generic pointer, or an atomic of memory for each choice, would cost the most.
     def test_choices_are_counted_in_shared_memory(self):
-        for kernel, code in self.kernels["route"].items():
-            if "11RouteKernel" in kernel:
+        for kernel, code in (self.kernels["route"] | self.kernels["count"]).items():
+            if re.search("11RouteKernel|11CountKernelI.Lb1", kernel):
                 self.assertGreaterEqual(len(re.findall(r"(?:atom|red)\.shared", code)), 5, kernel)
                 self.assertLessEqual(len(re.findall(r"(?:atom|red)\.global", code)), 2, kernel)
         for kernels in self.kernels.values():

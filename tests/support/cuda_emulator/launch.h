@@ -47,5 +47,6 @@ template <class Kernel>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, Kernel* /*kernel*/) {
   *attributes = {};
   attributes->maxThreadsPerBlock = 1024;
+  attributes->ptxVersion = 90;
   return cudaSuccess;
 }

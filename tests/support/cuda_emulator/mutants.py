@@ -35,7 +35,7 @@ BARRIERS = [
            "if (warp == 0) value = WarpSum(lane < num_warps ? warp_sums[lane] : 0);",
            "if (warp == 0 && lane < num_warps) value = WarpSum(warp_sums[lane]);", COPY),
     Mutant("count_adds_before_the_histogram_is_clear", "cuda/count.cu", "cuda/count.cu",
-           "  if (fits) ClearHistogram(args, histogram);\n  __syncthreads();\n", "  if (fits) ClearHistogram(args, histogram);\n", COUNT),
+           "  if (kFits) ClearHistogram(args, histogram);\n  __syncthreads();\n", "  if (kFits) ClearHistogram(args, histogram);\n", COUNT),
     Mutant("count_merges_before_all_have_added", "cuda/count.cu", "cuda/count.cu",
            "  __syncthreads();\n  MergeHistogram(args, histogram);\n", "  MergeHistogram(args, histogram);\n", COUNT),
     Mutant("route_begins_before_its_table_is_loaded", "cuda/route.cu", "cuda/route.cu",
