@@ -117,39 +117,6 @@ absl::Status CheckQuotas(const SlotLists& lists, const SplitSlots& to,
   return absl::OkStatus();
 }
 
-// By value: the compiler then keeps the fields in registers, although the loop writes memory.
-template <class ExpertId>
-void TurnAll(const cuda::CountArgs choices, const int64_t* slot_of_expert, void* slots) {
-  const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
-  auto* const written = static_cast<ExpertId*>(slots);
-  const auto num_experts = static_cast<uint64_t>(choices.num_experts);
-  const cuda::TokenDivider divider = cuda::MakeTokenDivider(choices.top_k);
-  for (uint32_t i = 0; i < cuda::NumChoices(choices); ++i) {
-    const ExpertId id = ids[i];
-    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(divider, i)] != 0) {
-      written[i] = static_cast<ExpertId>(slot_of_expert[num_experts]);
-      continue;
-    }
-    const uint64_t bin = std::min(static_cast<uint64_t>(int64_t{id}), num_experts);
-    if (choices.counts != nullptr) ++choices.counts[bin];
-    written[i] = bin < num_experts ? static_cast<ExpertId>(slot_of_expert[bin]) : id;
-  }
-}
-
-// Half the time of CountOnHost, whose chunks and places a call on the host has no use for.
-template <class ExpertId>
-void CountAll(const cuda::CountArgs choices) {
-  const auto* const ids = static_cast<const ExpertId*>(choices.expert_ids);
-  const auto num_experts = static_cast<uint64_t>(choices.num_experts);
-  const cuda::TokenDivider divider = cuda::MakeTokenDivider(choices.top_k);
-  for (uint32_t i = 0; i < cuda::NumChoices(choices); ++i) {
-    if (choices.is_padding != nullptr && choices.is_padding[cuda::TokenOfChoice(divider, i)] != 0) {
-      continue;
-    }
-    ++choices.counts[std::min(static_cast<uint64_t>(int64_t{ids[i]}), num_experts)];
-  }
-}
-
 }  // namespace
 
 absl::Status ArraysInMemory::Check(const char* name, const void* array) {
@@ -173,24 +140,22 @@ absl::Status CountTokens(const cuda::CountArgs& choices, void* stream) {
   return WorkThroughTokens(memory, choices, stream);
 }
 
-absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_expert,
-                        void* slots) {
-  EPLB_RETURN_IF_ERROR(cuda::CheckChoices(choices));
-  const bool is_int64 = choices.id_type == cuda::ExpertIdType::kInt64;
-  if (slot_of_expert == nullptr && slots == nullptr && choices.counts != nullptr) {
-    is_int64 ? CountAll<int64_t>(choices) : CountAll<int32_t>(choices);
-    return absl::OkStatus();
-  }
-  if (slot_of_expert == nullptr) return InvalidInput("slot_of_expert is NULL");
-  if (choices.num_tokens == 0) return absl::OkStatus();
-  if (slots == nullptr) return InvalidInput("slots is NULL");
-  EPLB_RETURN_IF_ERROR(CheckApart(choices, slots));
-  if (is_int64) {
-    TurnAll<int64_t>(choices, slot_of_expert, slots);
-  } else {
-    TurnAll<int32_t>(choices, slot_of_expert, slots);
-  }
-  return absl::OkStatus();
+absl::Status TurnTokens(const cuda::TurnArgs& turn) {
+  EPLB_RETURN_IF_ERROR(cuda::CheckTurnArgs(turn));
+  if (turn.slots != nullptr) EPLB_RETURN_IF_ERROR(CheckApart(turn.choices, turn.slots));
+  return cuda::TurnOnHost(turn);
+}
+
+absl::Status TurnTokensOnGpu([[maybe_unused]] const cuda::TurnArgs& turn,
+                             [[maybe_unused]] int32_t device, [[maybe_unused]] void* stream) {
+#ifdef EPLB_WITH_CUDA
+  EPLB_RETURN_IF_ERROR(cuda::CheckTurnArgs(turn));
+  if (turn.slots != nullptr) EPLB_RETURN_IF_ERROR(CheckApart(turn.choices, turn.slots));
+  EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(device));
+  return cuda::LaunchTurn(turn, static_cast<cudaStream_t>(stream));
+#else
+  return FailedPrecondition("this library was built without CUDA");
+#endif
 }
 
 absl::Status RouteTokens(const DeviceTables& tables, const cuda::CountArgs& choices,

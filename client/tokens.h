@@ -14,6 +14,7 @@
 #include "client/client.h"
 #include "client/rows/row_memory.h"
 #include "cuda/route.h"
+#include "cuda/turn.h"
 
 namespace eplb {
 
@@ -49,12 +50,15 @@ absl::Status CheckPlace(const Tables& tables, int32_t layer, int32_t num_experts
 absl::Status CountTokens(const cuda::CountArgs& choices, void* stream);
 
 // Writes the slot of each choice by a table of the caller, and counts the choices if there are
-// counters, in one pass over host memory that allocates nothing. slot_of_expert: [num_experts + 1];
-// the last entry is written for padding. Ids out of range stay, because they may be a router's mark
-// of no expert. choices.counts: [num_experts + 1]. slots: [num_tokens, top_k] of the ids' type; may
-// be the ids themselves. Without a table and slots it counts alone. errors: InvalidArgument naming
-// the field; nothing is written then. cost: num_tokens * top_k.
-absl::Status TurnTokens(const cuda::CountArgs& choices, const int64_t* slot_of_expert, void* slots);
+// counters, in one pass over host memory that allocates nothing. Without a table and slots it
+// counts alone. errors: InvalidArgument naming the field; nothing is written then. cost: num_tokens
+// * top_k.
+absl::Status TurnTokens(const cuda::TurnArgs& turn);
+
+// TurnTokens for arrays on a GPU, in order with `stream`, where the call only launches. The first
+// call on a device loads the kernel. errors: as TurnTokens; FailedPrecondition or Internal if this
+// process cannot use the device. No pointer is followed.
+absl::Status TurnTokensOnGpu(const cuda::TurnArgs& turn, int32_t device, void* stream);
 
 // Source and target of the slots of a call.
 struct TokenSlots {

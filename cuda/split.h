@@ -33,8 +33,8 @@ int64_t SplitSharedBytes(const SplitArgs& args);
 absl::Status CheckSplitShape(const SplitShape& shape);
 
 // errors: as CheckSplitShape; InvalidArgument, naming the number: layers that the tables lack,
-// fewer than one source, a source that is none of them; own quotas of sources that are not the
-// ranks of whole nodes; a null array that is needed. No pointer is followed.
+// fewer than one source, a source that is none of them, a null array that is needed. Also own
+// quotas of sources that are not the ranks of whole nodes. No pointer is followed.
 absl::Status CheckSplitArgs(const SplitArgs& args);
 
 // Splits on the CPU with the body that the GPU runs; allocates its memory. Counts that cannot be

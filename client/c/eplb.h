@@ -431,6 +431,14 @@ EPLB_API int32_t eplb_client_route_tokens(const eplb_client* client, int32_t lay
  * its own. */
 EPLB_API int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_expert,
                                   void* slots) EPLB_NOEXCEPT;
+/* Does the same for arrays in memory of a GPU, in the order of a stream: the call only launches,
+ * also inside a graph capture after the first call of a device, which loads the kernel. weight: [1]
+ * in that memory, 0: nothing is counted; NULL: the choices are counted. device: number of the GPU
+ * in CUDA. Memory is not checked. errors: see eplb_turn_tokens; also FailedPrecondition or Internal
+ * if this process cannot use the device. Threads: any. */
+EPLB_API int32_t eplb_turn_tokens_on_gpu(const eplb_choices* choices, const int64_t* slot_of_expert,
+                                         const int64_t* weight, void* slots, int32_t device,
+                                         void* stream) EPLB_NOEXCEPT;
 
 /* Writes the transport that carries the rows now; "" before register_experts. Valid until the next
  * call of this function. */

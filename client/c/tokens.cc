@@ -1,5 +1,6 @@
-// Calls on a router's choices: eplb_count_tokens, eplb_turn_tokens, eplb_client_route_tokens,
-// eplb_client_route_split, eplb_client_count_for and eplb_client_route_from.
+// Calls on a router's choices: eplb_count_tokens, eplb_turn_tokens, eplb_turn_tokens_on_gpu,
+// eplb_client_route_tokens, eplb_client_route_split, eplb_client_count_for and
+// eplb_client_route_from.
 #include "client/tokens.h"
 
 #include <cstdint>
@@ -51,7 +52,18 @@ int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_exp
                          void* slots) noexcept {
   return eplb::c::CatchAll([&]() -> absl::Status {
     EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
-    return eplb::TurnTokens(read, slot_of_expert, slots);
+    return eplb::TurnTokens({.choices = read, .slot_of_expert = slot_of_expert, .slots = slots});
+  });
+}
+
+int32_t eplb_turn_tokens_on_gpu(const eplb_choices* choices, const int64_t* slot_of_expert,
+                                const int64_t* weight, void* slots, int32_t device,
+                                void* stream) noexcept {
+  return eplb::c::CatchAll([&]() -> absl::Status {
+    EPLB_ASSIGN_OR_RETURN(const eplb::cuda::CountArgs read, eplb::c::ReadChoices(choices));
+    const eplb::cuda::TurnArgs turn{
+        .choices = read, .slot_of_expert = slot_of_expert, .slots = slots, .weight = weight};
+    return eplb::TurnTokensOnGpu(turn, device, stream);
   });
 }
 

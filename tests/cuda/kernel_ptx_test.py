@@ -89,7 +89,7 @@ class KernelsOfRows(unittest.TestCase):
 class KernelsOfChoices(unittest.TestCase):
     @classmethod
     def setUpClass(cls):
-        cls.kernels = {name: entries(name) for name in ("count", "route", "quota_route", "split_exchange")}
+        cls.kernels = {name: entries(name) for name in ("count", "route", "quota_route", "split_exchange", "turn")}
 
     def test_arrays_stay_in_registers(self):
         for kernels in self.kernels.values():
@@ -97,7 +97,7 @@ class KernelsOfChoices(unittest.TestCase):
                 self.assertNotRegex(code, r"\.local", kernel)
 
     def test_choices_are_divided_by_a_multiplication(self):
-        for name in ("count", "route"):
+        for name in ("count", "route", "turn"):
             for kernel, code in self.kernels[name].items():
                 self.assertNotRegex(code, r"(?:div|rem)\.", kernel)
 

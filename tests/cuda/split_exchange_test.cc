@@ -54,6 +54,31 @@ TEST(SplitExchangeTest, ALateAnswerIsNotThatOfTheNextBatch) {
   EXPECT_EQ(memory.late, 2);
 }
 
+TEST(SplitNoteTest, HasTheNewestQuotasAndCountsRefusedBatches) {
+  std::vector<int64_t> quotas = {5, 6};
+  int32_t refused = -1;
+  int64_t tables = 3;
+  int64_t number = 7;
+  std::vector<int64_t> note(kQuotas + 2);
+  const SplitNoteArgs args{.quotas = quotas.data(),
+                           .refused = &refused,
+                           .tables = &tables,
+                           .number = &number,
+                           .note = note.data(),
+                           .num_slots = 2};
+  ASSERT_TRUE(SplitNoteOnHost(args).ok());
+  quotas = {-1, -1};
+  refused = 0;
+  ASSERT_TRUE(SplitNoteOnHost(args).ok());
+  EXPECT_EQ(note[kBatches], 2);
+  EXPECT_EQ(note[kRefused], 1);
+  EXPECT_EQ(note[kTables], 3);
+  EXPECT_EQ(note[kBegun], 8);
+  EXPECT_EQ(note[kNoted], 8);
+  EXPECT_EQ(std::vector<int64_t>(note.begin() + kQuotas, note.end()), (std::vector<int64_t>{5, 6}));
+  EXPECT_FALSE(SplitNoteOnHost({}).ok());
+}
+
 TEST(SplitExchangeTest, RefusesNullArraysAndNumbersBelowOne) {
   ExchangeMemory memory;
   SplitExchangeArgs args = memory.Args();

@@ -172,6 +172,29 @@ TEST_F(GpuSplitTest, AKernelSplitsByThePlacementAndTheOptionsInUse) {
   });
 }
 
+TEST(GpuClientTest, TurnsChoicesByATableOfTheCaller) {
+  fake_cuda::SetSeed(0);
+  const OnDevice<int32_t> ids(std::vector<int32_t>{0, 2, -1, 1, 2});
+  const OnDevice<int64_t> table(std::vector<int64_t>{5, 4, 3, -1});
+  const OnDevice<int64_t> counters(std::vector<int64_t>(4));
+  cuda::TurnArgs turn{.choices = {.expert_ids = ids.data(),
+                                  .num_tokens = 5,
+                                  .top_k = 1,
+                                  .num_experts = 3,
+                                  .counts = counters.data(),
+                                  .out_of_range = counters.data() + 3},
+                      .slot_of_expert = table.data(),
+                      .slots = ids.data()};
+  const absl::Status turned = TurnTokensOnGpu(turn, 0, nullptr);
+  EXPECT_TRUE(turned.ok()) << turned;
+  EXPECT_THAT(ids.Read(), ::testing::ElementsAre(5, 3, -1, 4, 3));
+  EXPECT_THAT(counters.Read(), ::testing::ElementsAre(1, 1, 2, 1));
+  turn.slots = nullptr;
+  EXPECT_EQ(TurnTokensOnGpu(turn, 0, nullptr).message(), "slots is NULL");
+  turn.slots = ids.data();
+  EXPECT_FALSE(TurnTokensOnGpu(turn, fake_cuda::kDevices, nullptr).ok());
+}
+
 TEST(GpuClientTest, SumsOfSquaresTakeNoMemoryBetweenSteps) {
   fake_cuda::SetSeed(0);
   std::array<std::unique_ptr<QueueMemory>, kTestRanks> memory;

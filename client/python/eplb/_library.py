@@ -46,6 +46,7 @@ _SIGNATURES = {
     "eplb_client_device_tables": (c_int32, [_CLIENT, POINTER(structs.DeviceTables)]),
     "eplb_count_tokens": (c_int32, [POINTER(structs.Choices), c_void_p]),
     "eplb_turn_tokens": (c_int32, [POINTER(structs.Choices), c_void_p, c_void_p]),
+    "eplb_turn_tokens_on_gpu": (c_int32, [POINTER(structs.Choices), c_void_p, c_void_p, c_void_p, c_int32, c_void_p]),
     "eplb_client_route_tokens": (c_int32, [_CLIENT, c_int32, POINTER(structs.Choices), c_int64, c_void_p, c_void_p]),
     "eplb_client_split": (c_int32, [_CLIENT, c_int32, POINTER(structs.Batch), POINTER(structs.Split)]),
     "eplb_client_set_split_options": (c_int32, [_CLIENT, POINTER(structs.SplitOptions)]),

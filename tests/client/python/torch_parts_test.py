@@ -1,9 +1,12 @@
 """The parts of eplb.torch, each by itself: what is found, turned, counted, renamed, adopted and refused."""
 
+import contextlib
 import copy
+import ctypes
 import json
 import types
 import unittest
+from unittest import mock
 
 import eplb
 import numpy as np
@@ -14,6 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from eplb.torch import forward_check, groups, layers, layout, pieces, probe, routing, state_dicts, turn
 
 EXPERTS = 4
+INTERNAL = 13  # EPLB_INTERNAL
 
 
 def single(width=3):
@@ -267,6 +271,55 @@ class RoutingTest(unittest.TestCase):
                 self.assertEqual(self.columns.ledger[1:EXPERTS + 1].tolist(), other[1:EXPERTS + 1].tolist())
                 self.assertEqual(self.columns.ledger[-2:].tolist(), other[-2:].tolist())
             self.columns.ledger.zero_()
+
+    def kernel(self, entry):
+        """Calls `entry` where a CUDA tensor would call the kernel of libeplb."""
+        stream = types.SimpleNamespace(cuda_stream=5)
+        return (mock.patch.object(turn, "_has_kernel", lambda chosen: chosen.device not in turn._without_kernel),
+                mock.patch.object(torch.cuda, "current_stream", lambda device: stream),
+                mock.patch.object(turn._library, "load", lambda: types.SimpleNamespace(
+                    eplb_turn_tokens_on_gpu=entry, eplb_last_message=lambda: b"no driver")))
+
+    def test_the_kernel_gets_what_the_pass_over_host_memory_gets(self):
+        library, weights = turn._library.load(), []
+
+        def entry(choices, slots, weight, turned, device, stream):
+            self.assertEqual((device, stream), (0, 5))
+            weights.append(None if weight is None else ctypes.c_int64.from_address(weight).value)
+            if weights[-1] == 0:
+                choices._obj.counters = None
+            return library.eplb_turn_tokens(choices, slots, turned)
+
+        ids = torch.randint(-2, EXPERTS + 3, (50, 2))
+        for chosen in (ids, ids.int().t()):
+            ledgers = [turn.new_ledger(EXPERTS, ids.device) for _ in range(3)]
+            for run in (turn.WITH_GRADIENTS, turn.WITHOUT_GRADIENTS, turn.NOT_COUNTED):
+                expected = turn._on_device(chosen, self.columns._table, ledgers[0], 0, run)
+                with contextlib.ExitStack() as patches:
+                    for patch in self.kernel(entry):
+                        patches.enter_context(patch)
+                    found = turn._on_device(chosen, self.columns._table, ledgers[1], 0, run)
+                    turn._count_on_device(chosen, ledgers[2], 0, run)
+                self.assertTrue(torch.equal(expected, found) and found.is_contiguous())
+                for ledger in ledgers[1:]:
+                    self.assertEqual(ledger[1:EXPERTS + 1].tolist(), ledgers[0][1:EXPERTS + 1].tolist())
+                    self.assertEqual(ledger[-2:].tolist(), ledgers[0][-2:].tolist())
+        self.assertEqual(weights, 2 * [1, 1, None, None])
+
+    def test_without_a_kernel_torchs_operators_turn_and_say_so_once(self):
+        calls, ids = [], torch.randint(-2, EXPERTS + 3, (50, 2))
+        with contextlib.ExitStack() as patches, self.assertLogs("eplb", "WARNING") as log:
+            patches.callback(turn._without_kernel.clear)
+            for patch in self.kernel(lambda *call: calls.append(call) or INTERNAL):
+                patches.enter_context(patch)
+            other = self.columns.ledger.clone()
+            for _ in range(2):
+                found = turn._on_device(ids, self.columns._table, other, 0, turn.WITH_GRADIENTS)
+        expected = turn.turn(ids, self.columns._table, self.columns.ledger, 0, turn.WITH_GRADIENTS)
+        self.assertTrue(torch.equal(found, expected))
+        self.assertEqual(other[1:EXPERTS + 1].tolist(), (2 * self.columns.ledger[1:EXPERTS + 1]).tolist())
+        self.assertEqual((len(calls), len(log.output)), (1, 1))
+        self.assertIn("on cpu choices are turned by torch's operators, not by a kernel: no driver", log.output[0])
 
     def test_counts_of_several_steps_are_read_together(self):
         counts = routing.TokenCounts(2, EXPERTS, torch.device("cpu"))

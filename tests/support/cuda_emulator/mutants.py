@@ -25,6 +25,7 @@ QUOTA = "LaunchQuotaRouteTest*.EqualsThePlainReference*"
 SPLIT = "LaunchSplitTest.SmallShapes*"
 EXCHANGE = "LaunchSplitExchangeTest.AllCounts*"
 NOTE = "SplitLoopGpuTest.FiguresAre*"
+TURN = "LaunchTurnTest*.HasTheBitsOfTheHost"
 
 BARRIERS = [
     Mutant("copy_sums_warps_before_all_have_written", "cuda/copy.cu", "cuda/copy.cu",
@@ -38,6 +39,10 @@ BARRIERS = [
            "  if (kFits) ClearHistogram(args, histogram);\n  __syncthreads();\n", "  if (kFits) ClearHistogram(args, histogram);\n", COUNT),
     Mutant("count_merges_before_all_have_added", "cuda/count.cu", "cuda/count.cu",
            "  __syncthreads();\n  MergeHistogram(args, histogram);\n", "  MergeHistogram(args, histogram);\n", COUNT),
+    Mutant("turn_counts_before_the_histogram_is_clear", "cuda/turn.cu", "cuda/turn.cu",
+           "ClearHistogram(choices, histogram);\n  __syncthreads();\n", "ClearHistogram(choices, histogram);\n", TURN),
+    Mutant("turn_merges_before_all_have_counted", "cuda/turn.cu", "cuda/turn.cu",
+           "  __syncthreads();\n  MergeHistogram(choices, histogram);\n", "  MergeHistogram(choices, histogram);\n", TURN),
     Mutant("route_begins_before_its_table_is_loaded", "cuda/route.cu", "cuda/route.cu",
            "  table.Load(args);\n  __syncthreads();\n", "  table.Load(args);\n", ROUTE),
     Mutant("route_merges_before_all_have_added", "cuda/route.cu", "cuda/route.cu",

@@ -19,6 +19,7 @@
 #include "cuda/split.h"
 #include "cuda/split_exchange.h"
 #include "cuda/square_rows.h"
+#include "cuda/turn.h"
 #include "tests/support/fake_cuda/fake_cuda.h"
 
 namespace eplb::cuda {
@@ -174,6 +175,20 @@ void RunSplitExchange(SplitExchangeArgs args) {
   if (fake::Failure() == cudaSuccess) (void)SplitExchangeOnHost(args);
 }
 
+void RunTurn(TurnArgs args) {
+  constexpr int64_t kWord = sizeof(int64_t);
+  const CountArgs& choices = args.choices;
+  const int64_t id_bytes = choices.id_type == ExpertIdType::kInt32 ? 4 : 8;
+  if (args.slots != nullptr) {
+    args.slots = OnDevice(static_cast<std::byte*>(args.slots),
+                          choices.num_tokens * choices.top_k * id_bytes);
+    args.slot_of_expert = OnDevice(args.slot_of_expert, kWord * (choices.num_experts + 1));
+  }
+  if (args.weight != nullptr) args.weight = OnDevice(args.weight, kWord);
+  args.choices = OnDevice(args.choices);
+  if (fake::Failure() == cudaSuccess) (void)TurnOnHost(args);
+}
+
 void RunSplitNote(SplitNoteArgs args) {
   constexpr int64_t kWord = sizeof(int64_t);
   args.quotas = OnDevice(args.quotas, kWord * args.num_slots);
@@ -264,6 +279,12 @@ absl::Status LaunchRoute(const RouteArgs& args, cudaStream_t stream) {
   EPLB_RETURN_IF_ERROR(CheckRouteArgs(args));
   if (args.choices.num_tokens == 0) return absl::OkStatus();
   return Launch("route", stream, {.run = [args](int64_t) { RunRoute(args); }});
+}
+
+absl::Status LaunchTurn(const TurnArgs& args, cudaStream_t stream) {
+  EPLB_RETURN_IF_ERROR(CheckTurnArgs(args));
+  if (args.choices.num_tokens == 0) return absl::OkStatus();
+  return Launch("turn", stream, {.run = [args](int64_t) { RunTurn(args); }});
 }
 
 absl::Status LaunchQuotaRoute(const QuotaRouteArgs& args, cudaStream_t stream) {

@@ -1,22 +1,25 @@
 """The operator torch.ops.eplb.turn: counts a router's choices and turns them from logical experts to slots.
 
-torch.ops.eplb.count counts alone. For ids on the CPU both are one pass of libeplb. For masks and on other devices they are made
-of torch's operators and never wait for the device. A compiled graph holds each as one node. Placement and counts are tensors, so a switch changes no graph.
+torch.ops.eplb.count counts alone. For ids on the CPU both are one pass of libeplb, and for ids on a CUDA device one kernel of
+it. For masks, on other devices, and where libeplb cannot use the device, they are made of torch's operators. They never wait for the device.
+A compiled graph holds each as one node. Placement and counts are tensors, so a switch changes no graph.
 
 ledger: int64 [experts + 4]. First the number of ids below 0, the choices of each expert, and the number of ids beyond the
-experts; on the CPU those below 0 are among the latter. Then, for the current step, the runs counted outside of a backward, and the runs without gradients, which a backward may repeat.
+experts; libeplb counts those below 0 among the latter. Then, for the current step, the runs counted outside of a backward, and the runs without gradients, which a backward may repeat.
 table: int64 [experts + 2]: -1, the slot of each expert, -1.
 """
 
 from __future__ import annotations
 
 import ctypes
-from typing import Optional
+import logging
+from typing import Optional, Set
 
 import torch
 
 from eplb import _library
 from eplb import _structs as structs
+from eplb.errors import FailedPrecondition, Internal
 
 # Values of the operator's `run`.
 NOT_COUNTED, WITHOUT_GRADIENTS, WITH_GRADIENTS = 0, 1, 2
@@ -75,9 +78,12 @@ def _count_on_cpu(chosen: torch.Tensor, ledger: torch.Tensor, dim: int, run: int
 
 def _pass_over(chosen: torch.Tensor, ledger: torch.Tensor, counts: bool, slots: Optional[int] = None,
                turned: Optional[int] = None) -> None:
-    choices = structs.sized(structs.Choices, expert_ids=chosen.data_ptr(), counters=ledger.data_ptr() + 8 if counts else None,
-                            num_tokens=chosen.numel(), top_k=1, num_experts=ledger.numel() - 4, id_type=_ID_TYPES[chosen.dtype])
-    _library.check(_library.load().eplb_turn_tokens(ctypes.byref(choices), slots, turned))
+    _library.check(_library.load().eplb_turn_tokens(ctypes.byref(_choices_of(chosen, ledger, counts)), slots, turned))
+
+
+def _choices_of(chosen: torch.Tensor, ledger: torch.Tensor, counts: bool) -> structs.Choices:
+    return structs.sized(structs.Choices, expert_ids=chosen.data_ptr(), counters=ledger.data_ptr() + 8 if counts else None,
+                         num_tokens=chosen.numel(), top_k=1, num_experts=ledger.numel() - 4, id_type=_ID_TYPES[chosen.dtype])
 
 
 def _counts_now(ledger: torch.Tensor, num_experts: int, run: int) -> bool:
@@ -107,19 +113,49 @@ def _on_device(chosen: torch.Tensor, table: torch.Tensor, ledger: torch.Tensor, 
         turned = torch.empty_like(chosen, memory_format=torch.contiguous_format)
         turned.index_copy_(dim, table[1:-1], chosen)
         return turned
+    weight = _weight(ledger, run)
+    turned = torch.empty_like(chosen, memory_format=torch.contiguous_format)
+    if _by_kernel(chosen, ledger, weight, table.data_ptr() + 8, turned.data_ptr()):
+        return turned
     rows = _rows_of(chosen, ledger)
-    _count_rows(rows, ledger, run)
+    _count_rows(rows, ledger, weight)
     slots = table.index_select(0, rows).view(chosen.shape)
     return torch.where(slots < 0, chosen, slots.to(chosen.dtype))
 
 
 def _count_on_device(chosen: torch.Tensor, ledger: torch.Tensor, dim: int, run: int) -> None:
-    if chosen.dtype != torch.bool:
-        _count_rows(_rows_of(chosen, ledger), ledger, run)
-        return
     num_experts, weight = ledger.numel() - 4, _weight(ledger, run)
-    if weight is not None:
+    if weight is None:
+        return
+    if chosen.dtype == torch.bool:
         ledger[1:num_experts + 1] += chosen.movedim(dim, 0).reshape(num_experts, -1).sum(dim=1) * weight
+    elif not _by_kernel(chosen, ledger, weight):
+        _count_rows(_rows_of(chosen, ledger), ledger, weight)
+
+
+_without_kernel: Set[torch.device] = set()  # CUDA devices that libeplb cannot use
+
+
+def _has_kernel(chosen: torch.Tensor) -> bool:
+    return chosen.is_cuda and chosen.device not in _without_kernel
+
+
+def _by_kernel(chosen: torch.Tensor, ledger: torch.Tensor, weight: Optional[torch.Tensor], slots: Optional[int] = None,
+               turned: Optional[int] = None) -> bool:
+    """Turns and counts by a kernel of libeplb. returns: False if there is none for the device; nothing has happened then."""
+    if not _has_kernel(chosen):
+        return False
+    chosen = chosen.contiguous()
+    choices = _choices_of(chosen, ledger, weight is not None)
+    try:
+        _library.check(_library.load().eplb_turn_tokens_on_gpu(
+            ctypes.byref(choices), slots, None if weight is None else weight.data_ptr(), turned, chosen.device.index or 0,
+            torch.cuda.current_stream(chosen.device).cuda_stream))
+    except (FailedPrecondition, Internal) as error:
+        _without_kernel.add(chosen.device)
+        logging.getLogger("eplb").warning("on %s choices are turned by torch's operators, not by a kernel: %s", chosen.device, error)
+        return False
+    return True
 
 
 def _rows_of(chosen: torch.Tensor, ledger: torch.Tensor) -> torch.Tensor:
@@ -127,8 +163,7 @@ def _rows_of(chosen: torch.Tensor, ledger: torch.Tensor) -> torch.Tensor:
     return chosen.reshape(-1).long().clamp(-1, ledger.numel() - 4) + 1
 
 
-def _count_rows(rows: torch.Tensor, ledger: torch.Tensor, run: int) -> None:
-    weight = _weight(ledger, run)
+def _count_rows(rows: torch.Tensor, ledger: torch.Tensor, weight: Optional[torch.Tensor]) -> None:
     if weight is not None:
         ledger.scatter_add_(0, rows, weight.expand_as(rows))
 
