@@ -431,11 +431,10 @@ EPLB_API int32_t eplb_client_route_tokens(const eplb_client* client, int32_t lay
  * its own. */
 EPLB_API int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_expert,
                                   void* slots) EPLB_NOEXCEPT;
-/* Does the same for arrays in memory of a GPU, in the order of a stream: the call only launches,
- * also inside a graph capture after the first call of a device, which loads the kernel. weight: [1]
- * in that memory, 0: nothing is counted; NULL: the choices are counted. device: number of the GPU
- * in CUDA. Memory is not checked. errors: see eplb_turn_tokens; also FailedPrecondition or Internal
- * if this process cannot use the device. Threads: any. */
+/* Does the same in memory of a GPU, in the order of a stream. The first call of a device loads the
+ * kernel; later ones only launch, also in a graph capture. weight: [1] in that memory, 0: nothing
+ * is counted; NULL: choices are counted. device: number of the GPU in CUDA. Memory is not checked.
+ * errors: see above; FailedPrecondition or Internal if the device cannot be used. */
 EPLB_API int32_t eplb_turn_tokens_on_gpu(const eplb_choices* choices, const int64_t* slot_of_expert,
                                          const int64_t* weight, void* slots, int32_t device,
                                          void* stream) EPLB_NOEXCEPT;
@@ -471,11 +470,9 @@ EPLB_API int32_t eplb_client_close(eplb_client* client, const char* reason) EPLB
 
 /* ---- the exact split of a batch: docs/splitting-a-batch.md ----
  * Chooses how many of an expert's tokens each of its slots takes, so that the fullest GPU has the
- * fewest. Does not wait for other ranks. Equal counts give equal quotas on every rank, to the
- * bit. */
+ * fewest. Does not wait for other ranks. Equal counts give equal bits on every rank. */
 
-/* Tokens of one layer in one batch, once per top-k choice. Either totals or by_gpu; the other is
- * NULL. */
+/* Tokens of one layer in one batch, once per top-k choice: totals or by_gpu, the other is NULL. */
 typedef struct eplb_batch {
   size_t struct_size;
   const int64_t* totals; /* [num_experts], sum over all ranks of the EP group */
@@ -539,16 +536,13 @@ typedef struct eplb_split_setup {
   int64_t max_tokens; /* most tokens of a batch on this rank; max_tokens * top_k is at most 2^31 */
   double deadline_s;  /* longest wait of a stream for a split (0, 60]; 0: 0.001 */
   int32_t top_k;      /* choices of each token */
-  /* For tensors on a GPU, where batches are split. 0, the default: on a thread of the client, which
-   * needs a CPU core and takes the least time for batches that are hard to split. 1: in a kernel,
-   * which needs no core and is never late. Both give equal bits. The kernel splits over up to 128
-   * GPUs, and refuses batches above 2^24 choices of all ranks; set_split_options then holds from
-   * the next step_boundary. */
+  /* Place of splits for tensors on a GPU, with equal bits. 0: a thread of the client. 1: a kernel,
+   * for up to 128 GPUs and 2^24 choices; set_split_options holds from the next step_boundary. */
   int32_t split_on_gpu;
 } eplb_split_setup;
 
-/* Batches since eplb_client_prepare_split, and the newest split. If a kernel splits, the newest one
- * that was read while its placement was current. */
+/* Batches since eplb_client_prepare_split, and the newest split; of a kernel, the newest that was
+ * read while its placement was current. */
 typedef struct eplb_split_figures {
   size_t struct_size;
   int64_t batches; /* batches that route_from routed, on a GPU once the stream reached them */
@@ -563,10 +557,9 @@ typedef struct eplb_split_figures {
 
 /* The next three split each batch in the order of a stream, without a wait of the caller:
  * count_for; an all-gather of the rows among the ranks of the EP group by the caller, on the same
- * stream; route_from. All arrays are in the memory of the registered tensors. On a GPU the calls
- * only launch, also inside a graph capture; a captured graph follows later switches. A thread of
- * the client computes the split until close ends it, or a kernel does. In host memory the calls
- * compute.
+ * stream; route_from. All arrays are in the memory of the registered tensors. In host memory the
+ * calls compute. On a GPU they only launch, also inside a graph capture; a captured graph follows
+ * later switches. The thread that splits ends with close.
  *
  * Allocates what the calls need, on the training thread after register_experts. Another call
  * discards the first preparation, and captured graphs with it. errors: InvalidArgument naming the
@@ -591,7 +584,6 @@ EPLB_API int32_t eplb_client_route_from(const eplb_client* client, int32_t layer
 /* Writes the figures. From connect until destroy, on any thread, but not during prepare_split. */
 EPLB_API int32_t eplb_client_split_figures(const eplb_client* client,
                                            eplb_split_figures* figures) EPLB_NOEXCEPT;
-
 /* Checks that all ranks of an EP group would split alike: compares layer, counts, options and
  * placement. Collective among all ranks, on the training thread, with the all-gather of connect.
  * counts: the totals, or by_gpu as one array. FailedPrecondition on all ranks, with one message,
