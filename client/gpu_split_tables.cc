@@ -19,8 +19,8 @@ SplitShape ShapeOf(const Topology& topology, int32_t num_layers) {
 }
 
 std::vector<LayerId> AllLayers(const SplitShape& shape) {
-  std::vector<LayerId> layers;
-  for (int32_t layer = 0; layer < shape.num_layers; ++layer) layers.push_back(LayerId{layer});
+  std::vector<LayerId> layers(static_cast<size_t>(shape.num_layers));
+  for (size_t i = 0; i < layers.size(); ++i) layers[i] = LayerId{static_cast<int32_t>(i)};
   return layers;
 }
 

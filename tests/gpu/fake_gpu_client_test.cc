@@ -164,6 +164,16 @@ TEST_F(GpuSplitTest, AKernelSplitsByThePlacementAndTheOptionsInUse) {
     EXPECT_TRUE(checked.ok()) << checked;
     EXPECT_EQ(moves, 3);
     ExpectTheSlotsOfTheHost(r, client);
+    const int32_t* freed = mine.ids.data();
+    if (r == 0) {
+      const OnDevice<int32_t> ids(mine.host_ids);
+      freed = ids.data();
+      EXPECT_TRUE(client.CountFor(0, mine.Choices(freed), mine.row.data()).ok());
+      (void)mine.row.Read();
+    }
+    EXPECT_TRUE(rank.Step(1).ok());
+    const absl::Status counted = client.CountFor(0, mine.Choices(freed), mine.row.data());
+    EXPECT_EQ(counted.ok(), r != 0) << "a boundary forgets which memory an address was of";
     client.Close("finished");
     EXPECT_TRUE(client.RouteFrom(1, mine.gathered.data(), mine.slots.data()).ok());
     (void)mine.slots.Read();  // waits for the batch
