@@ -140,6 +140,24 @@ void BatchSplits::Show(std::shared_ptr<const Placement> placement, int64_t versi
   }
   placement_ = std::move(placement);
   version_ = version;
+  next_to_prepare_ = 0;
+}
+
+absl::StatusOr<bool> BatchSplits::PrepareNext() {
+  const absl::MutexLock lock(&mutex_);
+  while (next_to_prepare_ < prepared_.size()) {
+    const LayerId layer{static_cast<int32_t>(next_to_prepare_++)};
+    if (prepared_[static_cast<size_t>(layer.value)] != nullptr) continue;
+    EPLB_RETURN_IF_ERROR(Prepare(layer));
+    return true;
+  }
+  return false;
+}
+
+absl::Status BatchSplits::Prepare(LayerId layer) {
+  EPLB_ASSIGN_OR_RETURN(SplitGraph graph, MakeGraph(*placement_, layer, speeds_, slack_));
+  prepared_[static_cast<size_t>(layer.value)] = std::make_unique<Prepared>(std::move(graph));
+  return absl::OkStatus();
 }
 
 absl::Status BatchSplits::SetOptions(const SplitOptions& options) {
@@ -154,6 +172,7 @@ absl::Status BatchSplits::SetOptions(const SplitOptions& options) {
   speeds_ = speeds;
   slack_ = options.slack;
   ++options_version_;
+  next_to_prepare_ = 0;
   return absl::OkStatus();
 }
 
@@ -189,11 +208,8 @@ absl::StatusOr<SplitFigures> BatchSplits::Split(LayerId layer, const BatchCounts
   EPLB_RETURN_IF_ERROR(CheckCountsForm(topology, layer, counts));
   EPLB_RETURN_IF_ERROR(CheckForm(topology, layer, counts, target));
   EPLB_ASSIGN_OR_RETURN(const std::span<const int64_t> totals, TotalsOf(layer, counts));
-  std::unique_ptr<Prepared>& prepared = prepared_[static_cast<size_t>(layer.value)];
-  if (prepared == nullptr) {
-    EPLB_ASSIGN_OR_RETURN(SplitGraph graph, MakeGraph(*placement_, layer, speeds_, slack_));
-    prepared = std::make_unique<Prepared>(std::move(graph));
-  }
+  const std::unique_ptr<Prepared>& prepared = prepared_[static_cast<size_t>(layer.value)];
+  if (prepared == nullptr) EPLB_RETURN_IF_ERROR(Prepare(layer));
   quotas_.resize(static_cast<size_t>(topology.num_slots()));
   EPLB_ASSIGN_OR_RETURN(SplitBound bound, prepared->splitter.Split(LayerId{0}, totals, quotas_));
   if (!target.own.empty()) EPLB_RETURN_IF_ERROR(WriteOwn(layer, counts, target));

@@ -2,6 +2,7 @@
 // never partly written, and prepared anew when another placement is shown.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -44,6 +45,9 @@ class BatchSplits {
   // that it leaves as they were stay prepared.
   void Show(std::shared_ptr<const Placement> placement, int64_t version)
       ABSL_LOCKS_EXCLUDED(mutex_);
+  // Prepares a layer that Show or SetOptions left to its next split, so that this one does not
+  // wait. False if there is none. errors: as GraphOf; the next call takes the next layer.
+  absl::StatusOr<bool> PrepareNext() ABSL_LOCKS_EXCLUDED(mutex_);
   absl::Status SetOptions(const SplitOptions& options) ABSL_LOCKS_EXCLUDED(mutex_);
   SplitOptions options() const ABSL_LOCKS_EXCLUDED(mutex_);
   // Number of calls of SetOptions without an error.
@@ -71,6 +75,7 @@ class BatchSplits {
     BatchSplitter splitter;
   };
 
+  absl::Status Prepare(LayerId layer) ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // The totals of `counts`, which may be sums in `sums_`. errors: InvalidArgument.
   absl::StatusOr<std::span<const int64_t>> TotalsOf(LayerId layer, const BatchCounts& counts)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
@@ -89,6 +94,7 @@ class BatchSplits {
   int64_t options_version_ ABSL_GUARDED_BY(mutex_) = 0;
   // [L], null: by the layer's next split.
   std::vector<std::unique_ptr<Prepared>> prepared_ ABSL_GUARDED_BY(mutex_);
+  size_t next_to_prepare_ ABSL_GUARDED_BY(mutex_) = 0;
   std::vector<int64_t> quotas_ ABSL_GUARDED_BY(mutex_);  // [S], until all is well
   std::vector<int64_t> sums_ ABSL_GUARDED_BY(mutex_);    // [E]
 };

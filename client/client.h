@@ -249,7 +249,7 @@ struct SplitFigures {
 struct SplitSetup {
   int64_t max_tokens = 0;  // most tokens of a batch on this rank; max_tokens * top_k <= 2^31
   int32_t top_k = 0;       // choices of each token
-  // Longest wait of a stream for the split of a batch, above 0 and at most 60 s.
+  // Longest wait of a stream for the split of a batch, 1 us to 60 s.
   absl::Duration deadline = absl::Milliseconds(1);
   // For tensors on a GPU. False: a thread of the client splits, which needs a CPU core and takes
   // the least time for batches that are hard to split. True: a kernel splits, so that no core is
@@ -263,7 +263,11 @@ struct SplitSetup {
 struct SplitLoopFigures {
   int64_t batches = 0;  // batches that RouteFrom routed, on a GPU once the stream reached them
   int64_t late = 0;     // batches that drew their slots because no split came by the deadline
-  int64_t refused = 0;  // batches that drew because Split rejects their counts
+  // Batches that drew because Split rejects their counts, or because a switch overtook them.
+  int64_t refused = 0;
+  // Choices that drew their slots, on a GPU of all batches but the newest. Without late and refused
+  // batches the counts of some batches were not those of CountFor.
+  int64_t drawn = 0;
   // Version 0 and peak 0 before the first split. If a kernel splits, without tight_gpus, and only
   // of batches whose placement was current when the figures were read.
   SplitFigures newest = {};
@@ -441,15 +445,16 @@ class Client {
   // later switches. A thread of the client computes the split until Close ends it, or a kernel does
   // (SplitSetup::split_on_gpu). In host memory the calls compute. Threads: the training thread.
 
-  // Allocates what the calls need, after RegisterExperts; calling it again discards the first
-  // preparation, and captured graphs with it. errors: InvalidArgument naming the field;
-  // FailedPrecondition before RegisterExperts; ResourceExhausted.
+  // Allocates what the calls need, after RegisterExperts; calling it again frees the memory of the
+  // first preparation, so that no graph that was captured before may be replayed. errors:
+  // InvalidArgument naming the field; FailedPrecondition before RegisterExperts; ResourceExhausted.
   absl::Status PrepareSplit(const SplitSetup& setup);
 
   // Writes this rank's choices of each expert to row [E], and remembers `choices`, whose arrays
   // must stay until the work of RouteFrom is done. If choices.counts is not null, adds to the
   // counters as well. errors: InvalidArgument naming the argument, also for more tokens than were
-  // prepared; FailedPrecondition before PrepareSplit.
+  // prepared, and for a row that shares memory with the choices or counters; FailedPrecondition
+  // before PrepareSplit, and while another thread is inside CountFor or RouteFrom.
   absl::Status CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row,
                         void* stream = nullptr);
 
@@ -460,7 +465,8 @@ class Client {
   // rejects, or whose split comes after the deadline. No choice is lost by it, and ranks need not
   // agree on it, because every replica computes the same. slots: [num_tokens, top_k] of the ids'
   // type, -1 for padding and ids out of range; may be the ids. errors: InvalidArgument naming the
-  // argument; FailedPrecondition before the layer's CountFor.
+  // argument; FailedPrecondition before the layer's CountFor, which each call needs, and while
+  // another thread is inside CountFor or RouteFrom.
   absl::Status RouteFrom(int32_t layer, const int64_t* gathered, void* slots,
                          void* stream = nullptr);
 

@@ -94,16 +94,28 @@ absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup) {
                                                 .self = gpu_,
                                                 .device = memory_.device,
                                                 .tables = device_tables_,
+                                                .table_numbers = route_tables_->arrays().number,
+                                                .newest_numbers = route_tables_->newest_numbers(),
                                                 .splits = splits_,
                                                 .queue = route_tables_->queue()}));
+  const std::scoped_lock alone(split_calls_);
   prepared_ = std::make_unique<PreparedSplits>(
       PreparedSplits{.arrays = ArraysInMemory(memory_), .loop = std::move(loop)});
   return absl::OkStatus();
 }
 
-absl::StatusOr<PreparedSplits*> ShownPlacement::CheckPrepared(const char* name) const {
-  if (prepared_ != nullptr) return prepared_.get();
-  return FailedPrecondition(name, " was called before prepare_split");
+absl::StatusOr<SplitCall> ShownPlacement::BeginSplitCall(const char* name) {
+  SplitCall call{.alone = std::unique_lock(split_calls_, std::try_to_lock), .splits = nullptr};
+  if (!call.alone.owns_lock()) {
+    return FailedPrecondition(name,
+                              " was called while another thread was inside count_for, route_from "
+                              "or prepare_split");
+  }
+  if (prepared_ == nullptr) {
+    return FailedPrecondition(name, " was called before prepare_split");
+  }
+  call.splits = prepared_.get();
+  return call;
 }
 
 RunningPlacement ShownPlacement::AsCurrent(const Placement& placement) const {

@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <vector>
 
@@ -43,6 +44,12 @@ struct PreparedSplits {
   std::unique_ptr<SplitLoop> loop;
 };
 
+// A call of count_for or route_from; while it lasts, other threads cannot make one.
+struct SplitCall {
+  std::unique_lock<std::mutex> alone;
+  PreparedSplits* splits;
+};
+
 // Threads: the training thread, except split_figures.
 class ShownPlacement {
  public:
@@ -76,10 +83,12 @@ class ShownPlacement {
 
   // errors: as SplitLoop::Make; FailedPrecondition before MakeRouteTables.
   absl::Status PrepareSplits(const SplitSetup& setup);
-  // errors: FailedPrecondition, naming the call, before PrepareSplits.
-  absl::StatusOr<PreparedSplits*> CheckPrepared(const char* name) const;
+  // errors: FailedPrecondition, naming the call, before PrepareSplits, and while another thread is
+  // inside such a call.
+  absl::StatusOr<SplitCall> BeginSplitCall(const char* name);
   // Arrays of count_for and route_from are checked anew, because their memory may have been freed.
   void ForgetArrays() {
+    const std::scoped_lock alone(split_calls_);
     if (prepared_ != nullptr) prepared_->arrays.Forget();
   }
   void StopSplits() {
@@ -111,6 +120,7 @@ class ShownPlacement {
   RowMemory memory_;                             // memory of route_tables_
   DeviceTables device_tables_;
   std::unique_ptr<PreparedSplits> prepared_;  // null before PrepareSplits
+  std::mutex split_calls_;                    // held by a SplitCall
 };
 
 }  // namespace eplb

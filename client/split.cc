@@ -41,21 +41,21 @@ absl::Status Client::Impl::PrepareSplit(const SplitSetup& setup) {
 
 absl::Status Client::Impl::CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row,
                                     void* stream) {
-  EPLB_ASSIGN_OR_RETURN(PreparedSplits * splits, shown_.CheckPrepared("count_for"));
+  EPLB_ASSIGN_OR_RETURN(const SplitCall call, shown_.BeginSplitCall("count_for"));
   EPLB_RETURN_IF_ERROR(CheckHeld("count_for", layer));
-  EPLB_RETURN_IF_ERROR(splits->arrays.Check("choices.expert_ids", choices.expert_ids));
-  EPLB_RETURN_IF_ERROR(splits->arrays.Check("choices.is_padding", choices.is_padding));
-  EPLB_RETURN_IF_ERROR(splits->arrays.Check("choices.counters", choices.counts));
-  EPLB_RETURN_IF_ERROR(splits->arrays.Check("row", row));
-  return splits->loop->CountFor(layer, choices, row, stream);
+  EPLB_RETURN_IF_ERROR(call.splits->arrays.Check("choices.expert_ids", choices.expert_ids));
+  EPLB_RETURN_IF_ERROR(call.splits->arrays.Check("choices.is_padding", choices.is_padding));
+  EPLB_RETURN_IF_ERROR(call.splits->arrays.Check("choices.counters", choices.counts));
+  EPLB_RETURN_IF_ERROR(call.splits->arrays.Check("row", row));
+  return call.splits->loop->CountFor(layer, choices, row, stream);
 }
 
 absl::Status Client::Impl::RouteFrom(int32_t layer, const int64_t* gathered, void* slots,
                                      void* stream) {
-  EPLB_ASSIGN_OR_RETURN(PreparedSplits * splits, shown_.CheckPrepared("route_from"));
-  EPLB_RETURN_IF_ERROR(splits->arrays.Check("gathered", gathered));
-  EPLB_RETURN_IF_ERROR(splits->arrays.Check("slots", slots));
-  return splits->loop->RouteFrom(layer, gathered, slots, stream);
+  EPLB_ASSIGN_OR_RETURN(const SplitCall call, shown_.BeginSplitCall("route_from"));
+  EPLB_RETURN_IF_ERROR(call.splits->arrays.Check("gathered", gathered));
+  EPLB_RETURN_IF_ERROR(call.splits->arrays.Check("slots", slots));
+  return call.splits->loop->RouteFrom(layer, gathered, slots, stream);
 }
 
 std::string Client::Impl::WrongCounts(int32_t layer, std::span<const int64_t> counts) {

@@ -1,15 +1,21 @@
 #include "client/split_loop.h"
 
+#include <sys/prctl.h>
+
 #include <algorithm>
 #include <cstring>
+#include <exception>
 #include <span>
+#include <string>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "absl/time/clock.h"
 
 #include "base/errors.h"
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
+#include "client/session/log_line.h"
 #include "client/tokens.h"
 #include "cuda/count.h"
 #include "cuda/split.h"
@@ -22,6 +28,7 @@
 namespace eplb {
 namespace {
 
+constexpr absl::Duration kMinSplitDeadline = absl::Microseconds(1);
 constexpr absl::Duration kMaxSplitDeadline = absl::Seconds(60);
 constexpr absl::Duration kSettles = absl::Seconds(20);
 // A layer's batches follow each other within milliseconds in a forward pass; between two passes the
@@ -37,21 +44,56 @@ Number* TakeAligned(Carver& carver, size_t count) {
   return carver.Take<Number>(static_cast<int64_t>(count));
 }
 
-absl::Status CheckSetup(const SplitSetup& setup, const Topology& topology) {
-  const cuda::CountArgs largest{
-      .expert_ids = &setup, .num_tokens = setup.max_tokens, .top_k = setup.top_k, .num_experts = 1};
-  EPLB_RETURN_IF_ERROR(cuda::CheckChoices(largest));
-  if (setup.max_tokens < 1) return InvalidInput("max_tokens is 0, expected at least 1");
-  if (setup.split_on_gpu) {
-    EPLB_RETURN_IF_ERROR(
-        CheckSplitOnGpu(topology, setup.max_tokens * setup.top_k * topology.num_gpus()));
+absl::Status CheckSetup(const SplitSetup& setup) {
+  if (setup.top_k < 1) {
+    return InvalidInput("setup.top_k is ", setup.top_k, ", expected at least 1");
   }
-  if (setup.deadline > absl::ZeroDuration() && setup.deadline <= kMaxSplitDeadline) {
+  if (setup.max_tokens < 1 || setup.max_tokens > cuda::kMostChoices / setup.top_k) {
+    return InvalidInput("setup.max_tokens is ", setup.max_tokens, ", expected 1..",
+                        cuda::kMostChoices / setup.top_k, " with a top_k of ", setup.top_k);
+  }
+  if (setup.deadline >= kMinSplitDeadline && setup.deadline <= kMaxSplitDeadline) {
     return absl::OkStatus();
   }
-  return InvalidInput("deadline is ", absl::ToDoubleSeconds(setup.deadline),
-                      " s, expected above 0 and at most ",
+  return InvalidInput("setup.deadline_s is ", absl::ToDoubleSeconds(setup.deadline), ", expected ",
+                      absl::ToDoubleSeconds(kMinSplitDeadline), "..",
                       absl::ToDoubleSeconds(kMaxSplitDeadline));
+}
+
+bool ShareMemory(const void* one, int64_t one_bytes, const void* other, int64_t other_bytes) {
+  const auto a = reinterpret_cast<uintptr_t>(one);
+  const auto b = reinterpret_cast<uintptr_t>(other);
+  return a < b + static_cast<uintptr_t>(other_bytes) && b < a + static_cast<uintptr_t>(one_bytes);
+}
+
+// A row is cleared before the choices are read and the counters are added to.
+absl::Status CheckRow(const cuda::CountArgs& choices, const int64_t* row) {
+  constexpr int64_t kWord = sizeof(int64_t);
+  const int64_t id_bytes = choices.id_type == cuda::ExpertIdType::kInt64 ? 8 : 4;
+  const char* const shared =
+      ShareMemory(row, kWord * choices.num_experts, choices.expert_ids,
+                  id_bytes * choices.num_tokens * choices.top_k)
+          ? "expert_ids"
+      : choices.counts != nullptr && ShareMemory(row, kWord * choices.num_experts, choices.counts,
+                                                 kWord * (choices.num_experts + 1))
+          ? "counters"
+          : nullptr;
+  if (shared == nullptr) return absl::OkStatus();
+  return InvalidInput("row shares memory with choices.", shared, ", expected one apart from it");
+}
+
+// Checks that the kernels of the loop take the topology, so that no launch refuses it.
+absl::Status CheckKernels(const SplitSetup& setup, const Topology& topology) {
+  const int32_t num_experts = topology.num_experts();
+  if (cuda::HistogramBytes(num_experts) == 0 ||
+      cuda::ChooseQuotaRouteGrid(num_experts, topology.num_slots()).warps == 0) {
+    return InvalidInput("count_for and route_from of ", num_experts, " experts in ",
+                        topology.num_slots(),
+                        " slots on a GPU, whose tables exceed the shared memory of ",
+                        cuda::kMaxSharedBytes, " bytes");
+  }
+  if (!setup.split_on_gpu) return absl::OkStatus();
+  return CheckSplitOnGpu(topology, setup.max_tokens * setup.top_k * topology.num_gpus());
 }
 
 }  // namespace
@@ -69,9 +111,13 @@ SplitLoop::SplitLoop(const SplitSetup& setup, const SplitLoopParts& parts)
 
 absl::StatusOr<std::unique_ptr<SplitLoop>> SplitLoop::Make(const SplitSetup& setup,
                                                            const SplitLoopParts& parts) {
-  EPLB_RETURN_IF_ERROR(CheckSetup(setup, parts.topology));
+  EPLB_RETURN_IF_ERROR(CheckSetup(setup));
+  if (parts.device.has_value()) EPLB_RETURN_IF_ERROR(CheckKernels(setup, parts.topology));
   std::unique_ptr<SplitLoop> loop(new SplitLoop(setup, parts));
   EPLB_RETURN_IF_ERROR(loop->Allocate());
+  for (bool more = true; more;) {
+    EPLB_ASSIGN_OR_RETURN(more, parts.splits.PrepareNext());
+  }
   if (!parts.device.has_value()) return loop;
 #ifdef EPLB_WITH_CUDA
   EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*parts.device));
@@ -100,8 +146,10 @@ void SplitLoop::CarveLayers(Carver& memory, Carver& shared) {
   const size_t num_counts = on_gpu && !kernel_splits ? num_counts_ : 0;
   auto* const numbers = TakeAligned<int64_t>(memory, layers_.size());
   number_ = TakeAligned<int64_t>(memory, 1);
+  drawn_ = TakeAligned<int64_t>(memory, 1);
   out_of_range_ = TakeAligned<int64_t>(memory, 1);
-  beyond_ = TakeAligned<int64_t>(memory, 1);
+  auto* const tables = TakeAligned<int64_t>(shared, layers_.size());
+  auto* const drawn = TakeAligned<int64_t>(shared, layers_.size());
   auto* const asked = TakeAligned<int64_t>(shared, layers_.size());
   auto* const late = TakeAligned<int64_t>(shared, layers_.size());
   auto* const answered = TakeAligned<int64_t>(shared, layers_.size());
@@ -111,6 +159,8 @@ void SplitLoop::CarveLayers(Carver& memory, Carver& shared) {
     at.own = TakeAligned<int64_t>(memory, num_slots_);
     at.number = numbers + layer;
     at.mailbox = {.counts = TakeAligned<int64_t>(shared, num_counts),
+                  .tables = tables + layer,
+                  .drawn = drawn + layer,
                   .asked = asked + layer,
                   .late = late + layer,
                   .answer = TakeAligned<int64_t>(shared, kernel_splits ? 0 : num_slots_),
@@ -133,11 +183,11 @@ absl::Status SplitLoop::Allocate() {
   Carver memory(memory_.bytes.data());
   Carver shared(shared_.bytes.data());
   CarveLayers(memory, shared);
-  // The numbers begin at 0. They are the first arrays, and as many zeros begin the shared memory.
+  // The numbers begin at 0. They are the first arrays, and as many zeros are in the shared memory.
   const cuda::RowCopy zeros{
       .source = shared_.bytes.data(),
       .destination = memory_.bytes.data(),
-      .num_bytes = reinterpret_cast<std::byte*>(number_ + 1) - memory_.bytes.data()};
+      .num_bytes = reinterpret_cast<std::byte*>(drawn_ + 1) - memory_.bytes.data()};
   EPLB_RETURN_IF_ERROR(parts_.queue.Transfer({&zeros, 1}).status());
   return parts_.queue.Drain(MonotonicNow() + kSettles);
 }
@@ -157,26 +207,32 @@ absl::Status SplitLoop::CountFor(int32_t layer, const cuda::CountArgs& choices, 
                                  [[maybe_unused]] void* stream) {
   EPLB_RETURN_IF_ERROR(CheckChoices(layer, choices));
   if (row == nullptr) return InvalidInput("row is NULL");
+  EPLB_RETURN_IF_ERROR(CheckRow(choices, row));
   Layer& at = layers_[static_cast<size_t>(layer)];
-  at.choices = choices;
-  at.choices.counts = row;
-  at.choices.out_of_range = out_of_range_;
-  at.is_counted = true;
+  cuda::CountArgs counted = choices;
+  counted.counts = row;
+  counted.out_of_range = out_of_range_;
+  at.is_counted = false;  // until all is well
   const auto row_bytes = static_cast<size_t>(choices.num_experts) * sizeof(int64_t);
 #ifdef EPLB_WITH_CUDA
   if (parts_.device.has_value()) {
-    at.choices.chunk_counts = at.chunk_counts;
+    counted.chunk_counts = at.chunk_counts;
     EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*parts_.device));
     auto* const order = static_cast<cudaStream_t>(stream);
     EPLB_RETURN_IF_ERROR(
         cuda::ToStatus(cudaMemsetAsync(row, 0, row_bytes, order), "cudaMemsetAsync"));
-    EPLB_RETURN_IF_ERROR(cuda::LaunchCount(at.choices, order));
-    return choices.counts == nullptr ? absl::OkStatus() : cuda::LaunchCount(choices, order);
+    EPLB_RETURN_IF_ERROR(cuda::LaunchCount(counted, order));
+    if (choices.counts != nullptr) EPLB_RETURN_IF_ERROR(cuda::LaunchCount(choices, order));
   }
 #endif
-  std::memset(row, 0, row_bytes);
-  EPLB_RETURN_IF_ERROR(cuda::CountOnHost(at.choices));
-  return choices.counts == nullptr ? absl::OkStatus() : cuda::CountOnHost(choices);
+  if (!parts_.device.has_value()) {
+    std::memset(row, 0, row_bytes);
+    EPLB_RETURN_IF_ERROR(cuda::CountOnHost(counted));
+    if (choices.counts != nullptr) EPLB_RETURN_IF_ERROR(cuda::CountOnHost(choices));
+  }
+  at.choices = counted;
+  at.is_counted = true;
+  return absl::OkStatus();
 }
 
 cuda::QuotaRouteArgs SplitLoop::RouteArgsOf(int32_t layer, void* slots) {
@@ -188,21 +244,30 @@ cuda::QuotaRouteArgs SplitLoop::RouteArgsOf(int32_t layer, void* slots) {
           .own = at.own,
           .num_slots = tables.num_slots,
           .slots = slots,
-          .beyond = beyond_,
+          .beyond = drawn_,
           .first_token = parts_.self.value * setup_.max_tokens};
 }
 
 absl::Status SplitLoop::RouteFrom(int32_t layer, const int64_t* gathered, void* slots,
-                                  [[maybe_unused]] void* stream) {
+                                  void* stream) {
   EPLB_RETURN_IF_ERROR(CheckPlace(parts_.tables, layer, parts_.tables.num_experts));
   Layer& at = layers_[static_cast<size_t>(layer)];
   if (!at.is_counted) {
-    return FailedPrecondition("route_from of layer ", layer, " was called before its count_for");
+    return FailedPrecondition("route_from of layer ", layer,
+                              " was called before its count_for, which each call needs");
   }
   if (gathered == nullptr) return InvalidInput("gathered is NULL");
-  if (at.choices.num_tokens == 0) return absl::OkStatus();
-  if (slots == nullptr) return InvalidInput("slots is NULL");
-  EPLB_RETURN_IF_ERROR(CheckApart(at.choices, slots));
+  if (at.choices.num_tokens > 0) {
+    if (slots == nullptr) return InvalidInput("slots is NULL");
+    EPLB_RETURN_IF_ERROR(CheckApart(at.choices, slots));
+    EPLB_RETURN_IF_ERROR(Route(layer, gathered, slots, stream));
+  }
+  at.is_counted = false;  // the slots may have replaced the ids
+  return absl::OkStatus();
+}
+
+absl::Status SplitLoop::Route(int32_t layer, const int64_t* gathered, void* slots,
+                              [[maybe_unused]] void* stream) {
   const cuda::QuotaRouteArgs route = RouteArgsOf(layer, slots);
 #ifdef EPLB_WITH_CUDA
   if (parts_.device.has_value()) {
@@ -212,12 +277,13 @@ absl::Status SplitLoop::RouteFrom(int32_t layer, const int64_t* gathered, void* 
     return cuda::LaunchQuotaRoute(route, order);
   }
 #endif
-  Split(layer, {gathered, num_counts_}, {at.own, num_slots_});
-  {
-    const absl::MutexLock lock(&mutex_);
-    ++figures_.batches;
-  }
-  return cuda::QuotaRouteOnHost(route);
+  Split(layer, {gathered, num_counts_}, {layers_[static_cast<size_t>(layer)].own, num_slots_},
+        /*tables=*/std::nullopt);
+  EPLB_RETURN_IF_ERROR(cuda::QuotaRouteOnHost(route));
+  const absl::MutexLock lock(&mutex_);
+  ++figures_.batches;
+  figures_.drawn = *drawn_;
+  return absl::OkStatus();
 }
 
 #ifdef EPLB_WITH_CUDA
@@ -225,6 +291,8 @@ absl::Status SplitLoop::LaunchOwn(int32_t layer, const int64_t* gathered, cudaSt
   if (gpu_tables_ != nullptr) return LaunchKernelSplit(layer, gathered, stream);
   const Layer& at = layers_[static_cast<size_t>(layer)];
   return cuda::LaunchSplitExchange({.gathered = gathered,
+                                    .tables = parts_.table_numbers + layer,
+                                    .drawn = drawn_,
                                     .number = at.number,
                                     .own = at.own,
                                     .mailbox = at.mailbox,
@@ -253,6 +321,7 @@ absl::Status SplitLoop::LaunchKernelSplit(int32_t layer, const int64_t* gathered
   return cuda::LaunchSplitNote({.quotas = at.quotas,
                                 .refused = at.refused,
                                 .tables = gpu_tables_->number(),
+                                .drawn = drawn_,
                                 .number = number_,
                                 .note = at.note,
                                 .num_slots = static_cast<int32_t>(num_slots_)},
@@ -260,27 +329,49 @@ absl::Status SplitLoop::LaunchKernelSplit(int32_t layer, const int64_t* gathered
 }
 #endif
 
-void SplitLoop::Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own) {
+void SplitLoop::Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own,
+                      std::optional<int64_t> tables) {
   const absl::StatusOr<SplitFigures> figures = parts_.splits.Split(
       LayerId{layer}, {.by_gpu = gathered}, {.self = parts_.self, .quotas = quotas_, .own = own});
+  // The tables are renewed before another placement is shown.
+  const bool is_overtaken =
+      tables.has_value() &&
+      *tables != __atomic_load_n(parts_.newest_numbers + layer, __ATOMIC_ACQUIRE);
   const absl::MutexLock lock(&mutex_);
-  if (figures.ok()) {
+  if (figures.ok() && !is_overtaken) {
     figures_.newest = *figures;
-  } else {
-    ++figures_.refused;
-    std::ranges::fill(own, cuda::kNoQuota);
+    return;
   }
+  ++figures_.refused;
+  std::ranges::fill(own, cuda::kNoQuota);
+  if (figures.ok() || std::exchange(has_logged_, true)) return;
+  LogLine(absl::StrCat(
+      "route_from draws slots, because a batch cannot be split: ", figures.status().message(),
+      "; split_figures has the number of such batches"));
 }
 
 void SplitLoop::Run() {
+  try {
+    AnswerAll();
+  } catch (const std::exception& error) {
+    LogLine(absl::StrCat("the thread that splits batches has ended, and route_from draws slots: ",
+                         error.what()));
+  }
+  for (const Layer& layer : layers_) cuda::StoreShared(layer.mailbox.answered, cuda::kNoAnswers);
+}
+
+void SplitLoop::AnswerAll() {
+  (void)prctl(PR_SET_TIMERSLACK, 1);  // so that a nap is not twice as long
   absl::Time last = MonotonicNow();
   while (!stops_) {
-    bool has_answered = false;
+    bool has_worked = false;
     for (int32_t layer = 0; layer < parts_.topology.num_layers(); ++layer) {
-      has_answered = Answer(layer) || has_answered;
+      has_worked = Answer(layer) || has_worked;
     }
+    // After a switch; a layer that cannot be split refuses its batches.
+    if (!has_worked) has_worked = parts_.splits.PrepareNext().value_or(true);
     const absl::Time now = MonotonicNow();
-    if (has_answered) last = now;
+    if (has_worked) last = now;
     if (now - last > kSpins) absl::SleepFor(kNap);
   }
 }
@@ -290,10 +381,9 @@ bool SplitLoop::Answer(int32_t layer) {
   const cuda::SplitMailbox& mailbox = at.mailbox;
   const int64_t number = cuda::LoadShared(mailbox.asked);
   if (number == at.answered) return false;
-  // A copy: if the answer is late, the next batch overwrites the counts.
+  // If the answer is late, the next batch overwrites the counts meanwhile, and no batch takes it.
   for (size_t i = 0; i < num_counts_; ++i) counts_[i] = cuda::LoadShared(mailbox.counts + i);
-  if (cuda::LoadShared(mailbox.asked) != number) return true;
-  Split(layer, counts_, own_);
+  Split(layer, counts_, own_, cuda::LoadShared(mailbox.tables));
   for (size_t slot = 0; slot < num_slots_; ++slot) {
     cuda::StoreShared(mailbox.answer + slot, own_[slot]);
   }
@@ -316,6 +406,7 @@ SplitLoopFigures SplitLoop::figures() const {
     for (const Layer& layer : layers_) {
       figures.batches += cuda::LoadShared(layer.mailbox.asked);
       figures.late += cuda::LoadShared(layer.mailbox.late);
+      figures.drawn = std::max(figures.drawn, cuda::LoadShared(layer.mailbox.drawn));
     }
   }
   return figures;
@@ -328,6 +419,7 @@ void SplitLoop::AddNotes(SplitLoopFigures& figures) const {
     const int64_t* const note = layers_[static_cast<size_t>(layer)].note;
     figures.batches += cuda::LoadShared(note + cuda::kBatches);
     figures.refused += cuda::LoadShared(note + cuda::kRefused);
+    figures.drawn = std::max(figures.drawn, cuda::LoadShared(note + cuda::kDrawn));
     const int64_t number = cuda::LoadShared(note + cuda::kNoted);
     if (number <= newest) continue;
     newest = number;

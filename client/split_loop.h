@@ -31,6 +31,8 @@ struct SplitLoopParts {
   GpuId self;
   std::optional<int32_t> device;  // device of the tables; no value: host memory
   const DeviceTables& tables;
+  const int32_t* table_numbers = nullptr;   // [L], beside the tables; see RouteArrays::number
+  const int32_t* newest_numbers = nullptr;  // [L], see RouteTables::newest_numbers
   BatchSplits& splits;
   cuda::RowQueue& queue;  // allocates in the memory of the tables
 };
@@ -69,8 +71,8 @@ class SplitLoop {
     int64_t* quotas = nullptr;   // [S]
     int32_t* refused = nullptr;  // [1], SplitArgs::refused
     int64_t* note = nullptr;     // pinned, see SplitNoteArgs
-    bool is_counted = false;
-    int64_t answered = 0;  // number of the batch that the thread saw last
+    bool is_counted = false;     // RouteFrom has not routed the choices
+    int64_t answered = 0;        // number of the batch that the thread saw last
   };
 
   SplitLoop(const SplitSetup& setup, const SplitLoopParts& parts);
@@ -78,6 +80,7 @@ class SplitLoop {
   void CarveLayers(Carver& memory, Carver& shared);
   absl::Status CheckChoices(int32_t layer, const cuda::CountArgs& choices) const;
   cuda::QuotaRouteArgs RouteArgsOf(int32_t layer, void* slots);
+  absl::Status Route(int32_t layer, const int64_t* gathered, void* slots, void* stream);
 #ifdef EPLB_WITH_CUDA
   // Puts the computation of a layer's own quotas on the stream.
   absl::Status LaunchOwn(int32_t layer, const int64_t* gathered, cudaStream_t stream);
@@ -88,11 +91,14 @@ class SplitLoop {
   // Returns the figures of the layer's newest batch, `number`; no value if the quotas are of
   // another batch or of tables that are not the newest.
   std::optional<SplitFigures> ReadNote(int32_t layer, int64_t number) const;
-  // Writes the own quotas of a batch, or kNoQuota if its counts are refused.
-  void Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own)
-      ABSL_LOCKS_EXCLUDED(mutex_);
+  // Writes the own quotas of a batch, or kNoQuota if its counts are refused, or if a switch has
+  // renewed the layer's tables since the batch. tables: number of the batch's tables; no value: in
+  // host memory.
+  void Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own,
+             std::optional<int64_t> tables) ABSL_LOCKS_EXCLUDED(mutex_);
   // ---- the thread ----
   void Run();
+  void AnswerAll();
   // Answers the newest batch of a layer. False if there is none that is new.
   bool Answer(int32_t layer);
 
@@ -102,13 +108,14 @@ class SplitLoop {
   const size_t num_slots_;
   cuda::RowBuffer memory_;           // in the memory of the tables
   cuda::RowBuffer shared_;           // pinned
-  int64_t* out_of_range_ = nullptr;  // [1]
-  int64_t* beyond_ = nullptr;        // [1]
+  int64_t* drawn_ = nullptr;         // [1], choices that drew their slots
+  int64_t* out_of_range_ = nullptr;  // [1], read by nobody
   int64_t* number_ = nullptr;        // [1], see SplitNoteArgs
   std::vector<Layer> layers_;
   std::unique_ptr<GpuSplitTables> gpu_tables_;  // null unless kernels split
   mutable absl::Mutex mutex_;
   mutable SplitLoopFigures figures_ ABSL_GUARDED_BY(mutex_);
+  bool has_logged_ ABSL_GUARDED_BY(mutex_) = false;          // a refusal
   mutable int64_t newest_note_ ABSL_GUARDED_BY(mutex_) = 0;  // number of the batch of `newest`
   std::vector<int64_t> counts_, quotas_, own_;  // the thread's, or of a call in host memory
   std::atomic<bool> stops_ = false;

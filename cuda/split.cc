@@ -9,9 +9,6 @@
 namespace eplb::cuda {
 namespace {
 
-// Shared memory of a block on every device by default.
-constexpr int64_t kMaxSplitSharedBytes = int64_t{48} * 1024;
-
 // One thread as the block of WriteLayer.
 struct OneThreadBlock {
   int32_t thread = 0;

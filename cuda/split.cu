@@ -67,6 +67,15 @@ absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream) {
                                                     : Launch<2>(args, stream);
 }
 
-absl::Status LoadSplitKernels() { return LoadKernels(&SplitKernel<1>, &SplitKernel<2>); }
+absl::Status LoadSplitKernels() {
+  EPLB_RETURN_IF_ERROR(LoadKernels(&SplitKernel<1>, &SplitKernel<2>));
+  for (void (*const kernel)(SplitArgs) : {&SplitKernel<1>, &SplitKernel<2>}) {
+    EPLB_RETURN_IF_ERROR(
+        ToStatus(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                      kMaxSplitSharedBytes),
+                 "cudaFuncSetAttribute"));
+  }
+  return absl::OkStatus();
+}
 
 }  // namespace eplb::cuda

@@ -25,6 +25,9 @@ absl::Status PackSplitTables(const SplitTables& tables, std::span<std::byte> byt
 // bytes: see PackSplitTables.
 void PackRefusal(const SplitShape& shape, std::span<std::byte> bytes);
 
+// Shared memory of a block on every device that the kernels are built for.
+inline constexpr int32_t kMaxSplitSharedBytes = 99 * 1024;
+
 // Bytes of shared memory that a layer takes: 23 KB for 256 experts in 384 slots on 64 GPUs.
 int64_t SplitSharedBytes(const SplitArgs& args);
 
@@ -47,7 +50,8 @@ absl::Status SplitOnHost(const SplitArgs& args);
 // graph capture, launches nothing for zero layers. errors: as CheckSplitArgs; Internal from CUDA.
 absl::Status LaunchSplit(const SplitArgs& args, cudaStream_t stream);
 
-// See LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture.
+// See LoadCopyKernels in copy.h: before the first launch beside other work, or in a graph capture,
+// and before one that takes more than kMaxSharedBytes of shared memory.
 absl::Status LoadSplitKernels();
 #endif
 

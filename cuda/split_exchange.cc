@@ -22,8 +22,10 @@ struct OneThreadOfHost {
 absl::Status CheckSplitExchangeArgs(const SplitExchangeArgs& args) {
   const SplitMailbox& mailbox = args.mailbox;
   for (const void* const array :
-       {static_cast<const void*>(args.gathered), static_cast<const void*>(args.number),
+       {static_cast<const void*>(args.gathered), static_cast<const void*>(args.tables),
+        static_cast<const void*>(args.drawn), static_cast<const void*>(args.number),
         static_cast<const void*>(args.own), static_cast<const void*>(mailbox.counts),
+        static_cast<const void*>(mailbox.tables), static_cast<const void*>(mailbox.drawn),
         static_cast<const void*>(mailbox.asked), static_cast<const void*>(mailbox.late),
         static_cast<const void*>(mailbox.answer), static_cast<const void*>(mailbox.answered)}) {
     if (array == nullptr) return InvalidInput("exchange of a split: one of its arrays is null");
@@ -41,7 +43,8 @@ absl::Status SplitExchangeOnHost(const SplitExchangeArgs& args) {
 
 absl::Status CheckSplitNoteArgs(const SplitNoteArgs& args) {
   if (args.quotas != nullptr && args.refused != nullptr && args.tables != nullptr &&
-      args.number != nullptr && args.note != nullptr && args.num_slots >= 1) {
+      args.drawn != nullptr && args.number != nullptr && args.note != nullptr &&
+      args.num_slots >= 1) {
     return absl::OkStatus();
   }
   return InvalidInput("note of a split of ", args.num_slots,

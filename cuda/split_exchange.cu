@@ -17,7 +17,6 @@ struct ExchangeBlock {
   template <class Work>
   __device__ void ForEach(int32_t count, const Work& work) const {
     for (int32_t i = threadIdx.x; i < count; i += blockDim.x) work(i);
-    FenceShared();
     __syncthreads();
   }
   __device__ bool Share(bool value) const {

@@ -534,7 +534,7 @@ EPLB_API int32_t eplb_client_route_split(const eplb_client* client, int32_t laye
 typedef struct eplb_split_setup {
   size_t struct_size;
   int64_t max_tokens; /* most tokens of a batch on this rank; max_tokens * top_k is at most 2^31 */
-  double deadline_s;  /* longest wait of a stream for a split (0, 60]; 0: 0.001 */
+  double deadline_s;  /* longest wait of a stream for a split [1e-6, 60]; 0: 0.001 */
   int32_t top_k;      /* choices of each token */
   /* Place of splits for tensors on a GPU, with equal bits. 0: a thread of the client. 1: a kernel,
    * for up to 128 GPUs and 2^24 choices; set_split_options holds from the next step_boundary. */
@@ -547,12 +547,13 @@ typedef struct eplb_split_figures {
   size_t struct_size;
   int64_t batches; /* batches that route_from routed, on a GPU once the stream reached them */
   int64_t late;    /* batches that drew their slots because no split came by the deadline */
-  int64_t refused; /* batches that drew their slots because eplb_client_split rejects the counts */
+  int64_t refused; /* those that drew because split rejects the counts or a switch overtook them */
   int64_t version; /* placement of the newest split; this and what follows as in eplb_split */
   double peak;
   double mean;
   double balancedness;
   double equal_peak;
+  int64_t drawn; /* choices that drew their slots, on a GPU before the newest batch */
 } eplb_split_figures;
 
 /* The next three split each batch in the order of a stream, without a wait of the caller:
@@ -561,9 +562,8 @@ typedef struct eplb_split_figures {
  * calls compute. On a GPU they only launch, also inside a graph capture; a captured graph follows
  * later switches. The thread that splits ends with close.
  *
- * Allocates what the calls need, on the training thread after register_experts. Another call
- * discards the first preparation, and captured graphs with it. errors: InvalidArgument naming the
- * field; ResourceExhausted. */
+ * Allocates what the calls need, after register_experts, and frees what an earlier call allocated:
+ * replay no graph of before. errors: InvalidArgument naming the field; ResourceExhausted. */
 EPLB_API int32_t eplb_client_prepare_split(eplb_client* client,
                                            const eplb_split_setup* setup) EPLB_NOEXCEPT;
 /* Writes this rank's choices of each expert to row [num_experts], and remembers the choices, whose
@@ -573,11 +573,11 @@ EPLB_API int32_t eplb_client_prepare_split(eplb_client* client,
 EPLB_API int32_t eplb_client_count_for(const eplb_client* client, int32_t layer,
                                        const eplb_choices* choices, int64_t* row,
                                        void* stream) EPLB_NOEXCEPT;
-/* Writes the slots of the layer's choices of the last count_for by the split of `gathered`
- * [num_gpus, num_experts], the rows of the ranks of the EP group in their order: the slots that
- * eplb_client_split and eplb_client_route_split give. If the split is late or rejects the counts,
- * each choice draws a replica of its expert, each equally likely; no choice is lost, and ranks need
- * not agree on it. slots: see route_tokens. Threads, messages: see count_for. */
+/* Writes the slots of the layer's choices of the last count_for, one for each call, as
+ * eplb_client_split and eplb_client_route_split give them. gathered: [num_gpus, num_experts], the
+ * rows of the EP group's ranks in their order. If the split is late or refused, each choice draws a
+ * replica of its expert, each equally likely; none is lost, and ranks need not agree. slots: see
+ * route_tokens. Threads, messages: see count_for. */
 EPLB_API int32_t eplb_client_route_from(const eplb_client* client, int32_t layer,
                                         const int64_t* gathered, void* slots,
                                         void* stream) EPLB_NOEXCEPT;

@@ -2,6 +2,7 @@
 // eplb_client_check_counts, eplb_client_prepare_split, eplb_client_split_figures, and
 // eplb_splitter, which needs no client.
 #include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -125,6 +126,7 @@ int32_t eplb_client_prepare_split(eplb_client* client, const eplb_split_setup* s
     eplb::SplitSetup read{.max_tokens = given.max_tokens,
                           .top_k = given.top_k,
                           .split_on_gpu = given.split_on_gpu != 0};
+    if (std::isnan(given.deadline_s)) return eplb::InvalidInput("setup.deadline_s is nan");
     if (given.deadline_s != 0) read.deadline = absl::Seconds(given.deadline_s);
     return connected.PrepareSplit(read);
   });
@@ -141,7 +143,8 @@ int32_t eplb_client_split_figures(const eplb_client* client, eplb_split_figures*
                          .peak = found.newest.peak,
                          .mean = found.newest.mean,
                          .balancedness = found.newest.balancedness.value_or(eplb::c::kNoFigure),
-                         .equal_peak = found.newest.equal_peak},
+                         .equal_peak = found.newest.equal_peak,
+                         .drawn = found.drawn},
                         figures);
     return absl::OkStatus();
   });

@@ -25,6 +25,7 @@ RouteTables::RouteTables(std::unique_ptr<cuda::RowQueue> queue, const Topology& 
   parts_[kCandidates].row = num_slots;
   parts_[kFirstCandidate].row = num_experts + 1;
   parts_[kThresholds].row = num_slots;
+  parts_[kNumber].row = 1;
   for (Part& part : parts_) {
     part.begin = num_numbers_;
     const int64_t end = part.begin + part.row * topology.num_layers();
@@ -55,7 +56,8 @@ absl::Status RouteTables::Allocate() {
              .replica_count = DeviceArray(kReplicaCount),
              .candidates = DeviceArray(kCandidates),
              .first_candidate = DeviceArray(kFirstCandidate),
-             .thresholds = reinterpret_cast<const uint32_t*>(DeviceArray(kThresholds))};
+             .thresholds = reinterpret_cast<const uint32_t*>(DeviceArray(kThresholds)),
+             .number = DeviceArray(kNumber)};
   return absl::OkStatus();
 }
 
@@ -63,7 +65,7 @@ const int32_t* RouteTables::DeviceArray(PartName part) const {
   return reinterpret_cast<const int32_t*>(memory_->device()) + parts_[part].begin;
 }
 
-std::span<int32_t> RouteTables::PinnedRow(PartName part, LayerId layer) {
+std::span<int32_t> RouteTables::PinnedRow(PartName part, LayerId layer) const {
   const auto& [begin, row] = parts_[part];
   return {reinterpret_cast<int32_t*>(memory_->pinned()) + begin + layer.value * row,
           static_cast<size_t>(row)};
@@ -101,6 +103,7 @@ absl::Status RouteTables::Write(const Placement& placement, LayerId layer) {
   const std::span<int32_t> thresholds = PinnedRow(kThresholds, layer);
   std::copy(table.thresholds.begin(), table.thresholds.end(),
             reinterpret_cast<uint32_t*>(thresholds.data()));
+  __atomic_store_n(PinnedRow(kNumber, layer).data(), num_updates_, __ATOMIC_RELEASE);
   return absl::OkStatus();
 }
 
@@ -122,6 +125,7 @@ std::vector<UploadedMemory::Part> RouteTables::PartsOf(std::span<const LayerId> 
 absl::Status RouteTables::Update(const Placement& placement, std::span<const LayerId> layers,
                                  void* stream) {
   EPLB_RETURN_IF_ERROR(memory_->Await());
+  ++num_updates_;
   for (const LayerId layer : layers) EPLB_RETURN_IF_ERROR(Write(placement, layer));
   return memory_->UploadBetween(PartsOf(layers), stream);
 }

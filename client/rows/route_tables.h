@@ -30,9 +30,10 @@ struct RouteArrays {
   const int32_t* candidates = nullptr;       // [L, S]
   const int32_t* first_candidate = nullptr;  // [L, E + 1]
   const uint32_t* thresholds = nullptr;      // [L, S]
+  const int32_t* number = nullptr;           // [L], number of the update that wrote the layer
 };
 
-// Memory: L * (4 S + 3 E + 2) numbers of 4 bytes, once on the device and once pinned. Threads: the
+// Memory: L * (4 S + 3 E + 3) numbers of 4 bytes, once on the device and once pinned. Threads: the
 // training thread.
 class RouteTables {
  public:
@@ -49,6 +50,9 @@ class RouteTables {
   absl::Status Update(const Placement& placement, std::span<const LayerId> layers, void* stream);
 
   const RouteArrays& arrays() const { return arrays_; }
+  // [L], RouteArrays::number of the newest updates, which may not have ended; in host memory,
+  // stored atomically.
+  const int32_t* newest_numbers() const { return PinnedRow(kNumber, LayerId{0}).data(); }
   // Allocates in the memory of the arrays; outlives what it allocates.
   cuda::RowQueue& queue() { return *queue_; }
 
@@ -66,6 +70,7 @@ class RouteTables {
     kCandidates,
     kFirstCandidate,
     kThresholds,
+    kNumber,
     kNumParts
   };
 
@@ -74,13 +79,14 @@ class RouteTables {
   // Writes a layer into pinned memory. REQUIRES: the last upload has ended.
   absl::Status Write(const Placement& placement, LayerId layer);
   std::vector<UploadedMemory::Part> PartsOf(std::span<const LayerId> layers) const;
-  std::span<int32_t> PinnedRow(PartName part, LayerId layer);
+  std::span<int32_t> PinnedRow(PartName part, LayerId layer) const;
   const int32_t* DeviceArray(PartName part) const;
 
   const std::unique_ptr<cuda::RowQueue> queue_;
   const Topology topology_;
   const GpuId gpu_;
   std::vector<Part> parts_;
+  int32_t num_updates_ = 0;
   int64_t num_numbers_ = 0;                 // numbers in a buffer
   std::unique_ptr<UploadedMemory> memory_;  // goes before the queue
   RouteArrays arrays_;

@@ -15,7 +15,7 @@ namespace eplb::cuda {
 // Words that the GPU and the CPU share. A load sees all that preceded the store whose value it
 // returns.
 EPLB_HOST_DEVICE inline int64_t LoadShared(const int64_t* word) {
-#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+#ifdef __CUDA_ARCH__
   const int64_t value = *static_cast<const volatile int64_t*>(word);
   __threadfence_system();
   return value;
@@ -24,7 +24,7 @@ EPLB_HOST_DEVICE inline int64_t LoadShared(const int64_t* word) {
 #endif
 }
 EPLB_HOST_DEVICE inline void StoreShared(int64_t* word, int64_t value) {
-#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+#ifdef __CUDA_ARCH__
   __threadfence_system();
   *static_cast<volatile int64_t*>(word) = value;
 #else
@@ -32,36 +32,50 @@ EPLB_HOST_DEVICE inline void StoreShared(int64_t* word, int64_t value) {
 #endif
 }
 
-// Before a barrier after which another thread calls StoreShared: it publishes this thread's stores,
-// too.
+// Before a barrier after which other threads store: their stores follow this thread's.
 EPLB_HOST_DEVICE inline void FenceShared() {
-#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+#ifdef __CUDA_ARCH__
   __threadfence_system();
 #endif
 }
 
-// Stores one of many words, which a StoreShared after FenceShared and a barrier publishes.
+// Stores one of many words, which a StoreShared of any thread after a barrier publishes.
 EPLB_HOST_DEVICE inline void StoreCount(int64_t* word, int64_t value) {
-#if defined(__CUDACC__) && defined(__CUDA_ARCH__)
+#ifdef __CUDA_ARCH__
   *word = value;
 #else
   __atomic_store_n(word, value, __ATOMIC_RELAXED);
 #endif
 }
 
+// Loads one of many words, which are seen after a LoadShared of any thread and a barrier.
+EPLB_HOST_DEVICE inline int64_t LoadQuota(const int64_t* word) {
+#ifdef __CUDA_ARCH__
+  return *static_cast<const volatile int64_t*>(word);
+#else
+  return __atomic_load_n(word, __ATOMIC_RELAXED);
+#endif
+}
+
 // Memory of one layer that the GPU and the CPU share. The arrays of counts and quotas are read and
 // written by the loads and stores above, because a late answer meets the next batch.
 struct SplitMailbox {
-  int64_t* counts = nullptr;    // [num_counts], written by the kernel
-  int64_t* asked = nullptr;     // [1], number of the batch in `counts`, written after them
-  int64_t* late = nullptr;      // [1], number of batches without an answer, written by the kernel
-  int64_t* answer = nullptr;    // [num_slots], own quotas, written by the splitter
-  int64_t* answered = nullptr;  // [1], number of the batch in `answer`, written after it
+  int64_t* counts = nullptr;  // [num_counts], written by the kernel
+  int64_t* tables = nullptr;  // [1], number of the tables that route the batch in `counts`
+  int64_t* drawn = nullptr;   // [1], see SplitExchangeArgs, before the batch in `counts`
+  int64_t* asked = nullptr;   // [1], number of the batch in `counts`, written after them
+  int64_t* late = nullptr;    // [1], number of batches without an answer, written by the kernel
+  int64_t* answer = nullptr;  // [num_slots], own quotas, written by the splitter
+  // [1], number of the batch in `answer`, written after it, or kNoAnswers.
+  int64_t* answered = nullptr;
 };
+inline constexpr int64_t kNoAnswers = -1;  // the splitter has ended
 
 struct SplitExchangeArgs {
   // In the memory of the kernel.
   const int64_t* gathered = nullptr;  // [num_counts], counts of all ranks
+  const int32_t* tables = nullptr;    // [1], number of the tables that route the batch
+  const int64_t* drawn = nullptr;     // [1], choices of earlier batches that drew their slots
   int64_t* number = nullptr;          // [1], number of the last batch, raised by 1
   int64_t* own = nullptr;             // [num_slots], set: the answer, or -1 if it is late
   SplitMailbox mailbox;
@@ -76,8 +90,9 @@ static_assert(std::is_trivially_copyable_v<SplitExchangeArgs>);
 EPLB_HOST_DEVICE inline bool AwaitAnswer(const SplitExchangeArgs& args, int64_t number) {
   const int64_t start = NowInNanoseconds();
   for (int64_t polls = 0; polls <= args.deadline_ns; ++polls) {
-    if (LoadShared(args.mailbox.answered) == number) return true;
-    if (NowInNanoseconds() - start > args.deadline_ns) return false;
+    const int64_t answered = LoadShared(args.mailbox.answered);
+    if (answered == number) return true;
+    if (answered == kNoAnswers || NowInNanoseconds() - start > args.deadline_ns) return false;
   }
   return false;
 }
@@ -89,6 +104,7 @@ inline constexpr int64_t kNoQuota = -1;  // see QuotaRouteArgs::own
 enum SplitNoteWord {
   kBatches,  // batches of the layer
   kRefused,  // batches that were refused
+  kDrawn,    // choices of earlier batches that drew their slots
   kBegun,    // number of the batch whose quotas are being written
   kTables,   // number of the tables that split it
   kNoted,    // number of the batch whose quotas were written
@@ -100,6 +116,7 @@ struct SplitNoteArgs {
   const int64_t* quotas = nullptr;   // [num_slots]
   const int32_t* refused = nullptr;  // [1], SplitArgs::refused
   const int64_t* tables = nullptr;   // [1], number of the tables
+  const int64_t* drawn = nullptr;    // [1], see kDrawn
   int64_t* number = nullptr;         // [1], number of the last batch of any layer, raised by 1
   int64_t* note = nullptr;           // [kQuotas + num_slots], shared
   int32_t num_slots = 0;
@@ -114,6 +131,7 @@ EPLB_HOST_DEVICE void NoteSplit(const SplitNoteArgs& args, const Block& block) {
   int64_t number = 0;
   if (block.leader()) {
     StoreShared(args.note + kBatches, LoadShared(args.note + kBatches) + 1);
+    StoreShared(args.note + kDrawn, *args.drawn);
     if (is_split) {
       number = block.Raise(args.number);
       StoreShared(args.note + kBegun, number);
@@ -140,13 +158,15 @@ EPLB_HOST_DEVICE void ExchangeSplit(const SplitExchangeArgs& args, const Block& 
   bool in_time = false;
   if (block.leader()) {
     *args.number = number;
+    StoreCount(mailbox.tables, *args.tables);
+    StoreCount(mailbox.drawn, *args.drawn);
     StoreShared(mailbox.asked, number);
     in_time = AwaitAnswer(args, number);
     if (!in_time) StoreShared(mailbox.late, LoadShared(mailbox.late) + 1);
   }
   in_time = block.Share(in_time);
   block.ForEach(args.num_slots, [&](int32_t slot) {
-    args.own[slot] = in_time ? LoadShared(mailbox.answer + slot) : kNoQuota;
+    args.own[slot] = in_time ? LoadQuota(mailbox.answer + slot) : kNoQuota;
   });
 }
 

@@ -88,6 +88,25 @@ TEST(BatchSplitsTest, SplitsFollowThePlacement) {
   EXPECT_EQ(split.figures->version, 2);
 }
 
+TEST(BatchSplitsTest, LayersThatASwitchChangedArePreparedAhead) {
+  BatchSplits splits(TwoGpus(), 1);
+  const auto number_prepared = [&splits] {
+    int number = 0;
+    while (splits.PrepareNext().value()) ++number;
+    return number;
+  };
+  EXPECT_EQ(number_prepared(), 2);
+  EXPECT_EQ(number_prepared(), 0);
+  splits.Show(TwoGpus({2, 0, 1, 0}), 2);
+  EXPECT_EQ(number_prepared(), 1) << "layer 1";
+  ASSERT_TRUE(splits.SetOptions({.slack = 0.5}).ok());
+  EXPECT_EQ(number_prepared(), 1) << "SetOptions has prepared layer 0";
+  splits.Show(TwoGpus({0, 1, 0, 2}), 3);
+  const std::vector<int64_t> totals = {10, 6, 0};
+  ASSERT_TRUE(SplitOf(splits, {.totals = totals}).figures.ok());
+  EXPECT_EQ(number_prepared(), 0) << "the split has prepared its layer";
+}
+
 TEST(BatchSplitsTest, AFasterGpuGetsMoreUnderEveryPlacement) {
   BatchSplits splits(TwoGpus(), 0);
   ASSERT_TRUE(splits.SetOptions({.gpu_speeds = {1, 0.5}}).ok());

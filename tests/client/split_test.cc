@@ -120,17 +120,35 @@ TEST(ClientSplitTest, CountForAndRouteFromInHostMemoryAreTheSplitOfTheBatch) {
     ASSERT_TRUE(client.RouteFrom(1, gathered.data(), slots.data()).ok());
     EXPECT_EQ(slots, expected.slots);
     EXPECT_EQ(client.split_figures().newest.peak, expected.figures.peak);
+    ASSERT_TRUE(client.CountFor(1, choices, row.data()).ok());
     gathered[0] = -1;
     ASSERT_TRUE(client.RouteFrom(1, gathered.data(), slots.data()).ok());
     EXPECT_THAT(slots, ::testing::Each(::testing::Ge(0))) << "drawn";
     EXPECT_EQ(client.split_figures().batches, 2);
     EXPECT_EQ(client.split_figures().refused, 1);
+    EXPECT_EQ(client.split_figures().drawn, kSplitTokens);
+    gathered[0] = 0;
+    std::ranges::fill(mine, 0);
+    ASSERT_TRUE(client.CountFor(1, choices, row.data()).ok());
+    ASSERT_TRUE(client.RouteFrom(1, gathered.data(), slots.data()).ok());
+    EXPECT_EQ(client.split_figures().refused, 1);
+    EXPECT_EQ(client.split_figures().drawn, 2 * kSplitTokens) << "the gathered counts are wrong";
+    EXPECT_EQ(client.CountFor(1, choices, counters.data()).message(),
+              "row shares memory with choices.counters, expected one apart from it");
+    auto* const last = reinterpret_cast<int64_t*>(slots.data() + kSplitTokens - 2);
+    EXPECT_EQ(client.CountFor(1, SplitArgs(slots), last).message(),
+              "row shares memory with choices.expert_ids, expected one apart from it");
     EXPECT_EQ(client.RouteFrom(0, gathered.data(), slots.data()).message(),
-              "route_from of layer 0 was called before its count_for");
+              "route_from of layer 0 was called before its count_for, which each call needs");
     EXPECT_EQ(client.PrepareSplit({.max_tokens = 1, .top_k = 0}).message(),
-              "choices.top_k is 0, expected at least 1");
-    EXPECT_EQ(client.PrepareSplit({.max_tokens = 1, .top_k = 1, .deadline = {}}).message(),
-              "deadline is 0 s, expected above 0 and at most 60");
+              "setup.top_k is 0, expected at least 1");
+    EXPECT_EQ(client.PrepareSplit({.max_tokens = -1, .top_k = 8}).message(),
+              "setup.max_tokens is -1, expected 1..268435456 with a top_k of 8");
+    EXPECT_EQ(client.PrepareSplit({.max_tokens = 268'435'457, .top_k = 8}).message(),
+              "setup.max_tokens is 268435457, expected 1..268435456 with a top_k of 8");
+    const absl::Duration short_one = absl::Nanoseconds(999);
+    EXPECT_EQ(client.PrepareSplit({.max_tokens = 1, .top_k = 1, .deadline = short_one}).message(),
+              "setup.deadline_s is 9.99e-07, expected 1e-06..60");
   });
 }
 

@@ -112,6 +112,17 @@ class KernelsOfChoices(unittest.TestCase):
                 for access in accesses(code):
                     self.assertRegex(access, r"\.(?:global|shared|param)", kernel)
 
+    # The CPU sees the words in the order of the kernel, and the kernel those of the CPU. One barrier after a fence serves all quotas.
+    def test_words_shared_with_the_cpu_are_fenced(self):
+        for kernel, code in self.kernels["split_exchange"].items():
+            steps = re.findall(r"(?:ld|st)\.volatile|st\.global|membar\.sys|bar\.sync", code)
+            self.assertIn("st.volatile", steps, kernel)
+            for before, step, after in zip(steps, steps[1:], steps[2:]):
+                if step == "st.volatile":
+                    self.assertEqual(before, "membar.sys", kernel)
+                elif step == "ld.volatile" and before != "bar.sync":
+                    self.assertEqual(after, "membar.sys", kernel)
+
     # A generic pointer, an atomic of 64 bits or a call in the loop of pushes would cost the most.
     def test_splits_stay_in_registers_and_shared_memory(self):
         kernels = entries("split")

@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <optional>
 #include <thread>
 #include <vector>
 
@@ -18,6 +19,7 @@ using testing::OnDevice;
 // Several counts and slots of each thread.
 constexpr int32_t kCounts = 5000;
 constexpr int32_t kSlots = 2100;
+constexpr int32_t kWords = 5;
 constexpr int64_t kLongDeadline = int64_t{60} * 1'000'000'000;
 
 std::vector<int64_t> NumbersFrom(int64_t first, int32_t count) {
@@ -31,20 +33,26 @@ class LaunchSplitExchangeTest : public testing::StreamTest<> {
   void SetUp() override {
     testing::StreamTest<>::SetUp();
     if (IsSkipped()) return;
-    auto memory = MakePinnedMemory((kCounts + kSlots + 3) * sizeof(int64_t));
+    auto memory = MakePinnedMemory((kCounts + kSlots + kWords) * sizeof(int64_t));
     ASSERT_TRUE(memory.ok()) << memory.status();
     shared_ = *std::move(memory);
+    tables_.emplace(std::vector<int32_t>{6});
+    drawn_.emplace(std::vector<int64_t>{8});
     auto* const words = static_cast<int64_t*>(shared_.get());
-    for (int32_t i = 0; i < kCounts + kSlots + 3; ++i) words[i] = 0;
-    mailbox_ = {.counts = words + 3,
+    for (int32_t i = 0; i < kCounts + kSlots + kWords; ++i) words[i] = 0;
+    mailbox_ = {.counts = words + kWords,
+                .tables = words + 3,
+                .drawn = words + 4,
                 .asked = words,
                 .late = words + 1,
-                .answer = words + 3 + kCounts,
+                .answer = words + kWords + kCounts,
                 .answered = words + 2};
   }
 
   SplitExchangeArgs Args(int64_t* gathered, int64_t* number, int64_t* own, int64_t deadline_ns) {
     return {.gathered = gathered,
+            .tables = tables_->data(),
+            .drawn = drawn_->data(),
             .number = number,
             .own = own,
             .mailbox = mailbox_,
@@ -59,10 +67,14 @@ class LaunchSplitExchangeTest : public testing::StreamTest<> {
     std::vector<int64_t> counts;
     for (int32_t i = 0; i < kCounts; ++i) counts.push_back(LoadShared(mailbox_.counts + i));
     for (int32_t i = 0; i < kSlots; ++i) StoreShared(mailbox_.answer + i, number + i);
+    EXPECT_EQ(LoadShared(mailbox_.tables), 6);
+    EXPECT_EQ(LoadShared(mailbox_.drawn), 8);
     StoreShared(mailbox_.answered, number);
     return counts;
   }
 
+  std::optional<OnDevice<int32_t>> tables_;
+  std::optional<OnDevice<int64_t>> drawn_;
   PinnedMemory shared_;
   SplitMailbox mailbox_;
   std::atomic<bool> ends_ = false;

@@ -14,13 +14,19 @@ struct ExchangeMemory {
   std::vector<int64_t> own = {9, 9};
   std::vector<int64_t> counts = {0, 0, 0};
   std::vector<int64_t> answer = {1, 2};
-  int64_t number = 0, asked = 0, late = 0, answered = 0;
+  int32_t tables = 6;
+  int64_t drawn = 8;
+  int64_t number = 0, asked = 0, late = 0, answered = 0, seen_tables = 0, seen_drawn = 0;
 
   SplitExchangeArgs Args() {
     return {.gathered = gathered.data(),
+            .tables = &tables,
+            .drawn = &drawn,
             .number = &number,
             .own = own.data(),
             .mailbox = {.counts = counts.data(),
+                        .tables = &seen_tables,
+                        .drawn = &seen_drawn,
                         .asked = &asked,
                         .late = &late,
                         .answer = answer.data(),
@@ -36,6 +42,8 @@ TEST(SplitExchangeTest, ALateAnswerIsNotThatOfTheNextBatch) {
   ASSERT_TRUE(SplitExchangeOnHost(memory.Args()).ok());
   EXPECT_EQ(memory.own, (std::vector<int64_t>{kNoQuota, kNoQuota}));
   EXPECT_EQ(memory.counts, memory.gathered);
+  EXPECT_EQ(memory.seen_tables, 6);
+  EXPECT_EQ(memory.seen_drawn, 8);
   EXPECT_EQ(memory.late, 1);
   memory.answered = 1;  // after the deadline
   ASSERT_TRUE(SplitExchangeOnHost(memory.Args()).ok());
@@ -58,11 +66,13 @@ TEST(SplitNoteTest, HasTheNewestQuotasAndCountsRefusedBatches) {
   std::vector<int64_t> quotas = {5, 6};
   int32_t refused = -1;
   int64_t tables = 3;
+  const int64_t drawn = 9;
   int64_t number = 7;
   std::vector<int64_t> note(kQuotas + 2);
   const SplitNoteArgs args{.quotas = quotas.data(),
                            .refused = &refused,
                            .tables = &tables,
+                           .drawn = &drawn,
                            .number = &number,
                            .note = note.data(),
                            .num_slots = 2};
@@ -72,11 +82,22 @@ TEST(SplitNoteTest, HasTheNewestQuotasAndCountsRefusedBatches) {
   ASSERT_TRUE(SplitNoteOnHost(args).ok());
   EXPECT_EQ(note[kBatches], 2);
   EXPECT_EQ(note[kRefused], 1);
+  EXPECT_EQ(note[kDrawn], 9);
   EXPECT_EQ(note[kTables], 3);
   EXPECT_EQ(note[kBegun], 8);
   EXPECT_EQ(note[kNoted], 8);
   EXPECT_EQ(std::vector<int64_t>(note.begin() + kQuotas, note.end()), (std::vector<int64_t>{5, 6}));
   EXPECT_FALSE(SplitNoteOnHost({}).ok());
+}
+
+TEST(SplitExchangeTest, ASplitterThatHasEndedIsNotAwaited) {
+  ExchangeMemory memory;
+  memory.answered = kNoAnswers;
+  SplitExchangeArgs args = memory.Args();
+  args.deadline_ns = int64_t{3600} * 1'000'000'000;
+  ASSERT_TRUE(SplitExchangeOnHost(args).ok());
+  EXPECT_EQ(memory.own, (std::vector<int64_t>{kNoQuota, kNoQuota}));
+  EXPECT_EQ(memory.late, 1);
 }
 
 TEST(SplitExchangeTest, RefusesNullArraysAndNumbersBelowOne) {

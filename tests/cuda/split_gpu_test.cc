@@ -93,12 +93,14 @@ TEST_F(LaunchSplitTest, SmallShapesHaveTheBitsOfTheHost) {
 }
 
 TEST_F(LaunchSplitTest, LargeShapesHaveTheBitsOfTheHost) {
+  ASSERT_TRUE(LoadSplitKernels().ok());
   Random random(511);
   constexpr struct {
     int32_t num_layers, num_experts, num_slots, num_gpus;
   } kShapes[] = {{testing::kManyLayers, 256, 288, 32},
                  {testing::kManyLayers, 256, 384, 64},
-                 {std::min(testing::kManyLayers, 8), 256, 512, 128}};
+                 {std::min(testing::kManyLayers, 8), 256, 512, 128},
+                 {1, 512, 768, 32}};  // more shared memory than a kernel gets by default
   for (const auto& shape : kShapes) {
     ExpectHostBits(SplitCase(random, *Topology::Make({.num_layers = shape.num_layers,
                                                       .num_experts = shape.num_experts,

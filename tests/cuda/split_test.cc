@@ -146,6 +146,7 @@ TEST(SplitTablesTest, SharedMemoryHoldsALayerOfUsualShapes) {
   EXPECT_LE(bytes({58, 256, 288, 32, 9}), 12 * 1024);
   EXPECT_LE(bytes({58, 256, 384, 64, 6}), 24 * 1024);
   EXPECT_LE(bytes({58, 256, 512, 128, 4}), 46 * 1024);
+  EXPECT_LE(bytes({58, 512, 1024, 64, 16}), kMaxSplitSharedBytes);
 }
 
 TEST(CheckSplitArgsTest, RefusalNamesTheNumber) {

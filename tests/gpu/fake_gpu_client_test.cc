@@ -6,6 +6,8 @@
 #include <array>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <string>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -79,6 +81,8 @@ class GpuSplitTest : public ::testing::Test {
   void ExpectTheSlotsOfTheHost(int32_t rank, Client& client) {
     const SplitArrays& mine = ArraysOf(rank);
     const std::vector<int64_t> counts = Gather(rank);
+    const absl::Status counted = client.CountFor(1, mine.Choices(mine.ids.data()), mine.row.data());
+    EXPECT_TRUE(counted.ok()) << counted;
     const int64_t allocations = fake_cuda::NumAllocations();
     const absl::Status routed = client.RouteFrom(1, mine.gathered.data(), mine.slots.data());
     EXPECT_TRUE(routed.ok()) << routed;
@@ -122,17 +126,44 @@ TEST_F(GpuSplitTest, SplitsInTheOrderOfAStreamWithTheBitsOfTheHost) {
     EXPECT_THAT(mine.row.Read(), ::testing::ElementsAreArray(counts.data() + r % 2 * 4, size_t{4}));
     ExpectTheSlotsOfTheHost(r, rank.client());
     EXPECT_EQ(rank.client().split_figures().batches, 1);
+    EXPECT_EQ(rank.client().split_figures().drawn, 0);
   });
   job_->Run([&](int32_t r, TestRank& rank) {
     const SplitArrays& mine = ArraysOf(r);
-    const absl::Status prepared = rank.client().PrepareSplit(
-        {.max_tokens = 16, .top_k = 1, .deadline = absl::Milliseconds(2)});
+    const absl::Status prepared =
+        rank.client().PrepareSplit({.max_tokens = 16, .top_k = 1, .deadline = absl::Seconds(60)});
     EXPECT_TRUE(prepared.ok()) << prepared;
     EXPECT_TRUE(rank.client().CountFor(1, mine.Choices(mine.ids.data()), mine.row.data()).ok());
     rank.client().Close("finished");
     EXPECT_TRUE(rank.client().RouteFrom(1, mine.gathered.data(), mine.slots.data()).ok());
     for (const int32_t slot : mine.slots.Read()) EXPECT_THAT(slot, ::testing::Ge(0));
     EXPECT_EQ(rank.client().split_figures().late, 1) << "Close ended the thread";
+  });
+}
+
+// The ranks take turns, because the stand-in counts the calls of all threads.
+TEST_F(GpuSplitTest, TheCallsOfAClientAllocateNothingAndWaitForNothing) {
+  std::mutex turn;
+  job_->Run([&](int32_t r, TestRank& rank) {
+    Client& client = rank.client();
+    const SplitArrays& mine = ArraysOf(r);
+    const std::scoped_lock alone(turn);
+    ASSERT_TRUE(client.PrepareSplit({.max_tokens = 16, .top_k = 1, .split_on_gpu = true}).ok());
+    ExpectTheSlotsOfTheHost(r, client);
+    const std::vector<std::string> calls = {"cudaStreamSynchronize", "cudaDeviceSynchronize",
+                                            "cudaEventSynchronize", "cudaMemcpy",
+                                            "cudaPointerGetAttributes"};
+    std::vector<int64_t> before;
+    for (const std::string& call : calls) before.push_back(fake_cuda::NumCalls(call));
+    const int64_t allocations = fake_cuda::NumAllocations();
+    for (int i = 0; i < 10; ++i) {
+      EXPECT_TRUE(client.CountFor(1, mine.Choices(mine.ids.data()), mine.row.data()).ok());
+      EXPECT_TRUE(client.RouteFrom(1, mine.gathered.data(), mine.slots.data()).ok());
+    }
+    EXPECT_EQ(fake_cuda::NumAllocations(), allocations);
+    for (size_t i = 0; i < calls.size(); ++i) {
+      EXPECT_EQ(fake_cuda::NumCalls(calls[i]), before[i]) << calls[i];
+    }
   });
 }
 
@@ -143,7 +174,6 @@ TEST_F(GpuSplitTest, AKernelSplitsByThePlacementAndTheOptionsInUse) {
     const absl::Status prepared =
         client.PrepareSplit({.max_tokens = 16, .top_k = 1, .split_on_gpu = true});
     ASSERT_TRUE(prepared.ok()) << prepared;
-    ASSERT_TRUE(client.CountFor(1, mine.Choices(mine.ids.data()), mine.row.data()).ok());
     ExpectTheSlotsOfTheHost(r, client);
     ASSERT_TRUE(client.SetSplitOptions({.gpu_speeds = {1, .5}}).ok());
     const auto ended = rank.Step(0);
@@ -174,6 +204,7 @@ TEST_F(GpuSplitTest, AKernelSplitsByThePlacementAndTheOptionsInUse) {
     EXPECT_TRUE(rank.Step(1).ok());
     const absl::Status counted = client.CountFor(0, mine.Choices(freed), mine.row.data());
     EXPECT_EQ(counted.ok(), r != 0) << "a boundary forgets which memory an address was of";
+    EXPECT_TRUE(client.CountFor(1, mine.Choices(mine.ids.data()), mine.row.data()).ok());
     client.Close("finished");
     EXPECT_TRUE(client.RouteFrom(1, mine.gathered.data(), mine.slots.data()).ok());
     (void)mine.slots.Read();  // waits for the batch

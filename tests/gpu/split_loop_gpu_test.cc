@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "absl/strings/str_cat.h"
+#include "absl/time/clock.h"
 
 #include "base/status_macros.h"
 #include "client/split_loop.h"
@@ -47,6 +48,7 @@ class SplitLoopWorld {
         splits_(placement_, 0),
         replicas_(std::vector<int32_t>(kLoopLayers * S())),
         first_replica_(std::vector<int32_t>(kLoopLayers * (E() + 1))),
+        numbers_(std::vector<int32_t>(kLoopLayers)),
         ids_(std::vector<int32_t>(kLoopTokens * kLoopTopK)),
         row_(std::vector<int64_t>(E())),
         gathered_(std::vector<int64_t>(E() * static_cast<size_t>(shape.num_gpus))),
@@ -66,6 +68,8 @@ class SplitLoopWorld {
                                  .self = self_,
                                  .device = 0,
                                  .tables = tables_,
+                                 .table_numbers = numbers_.data(),
+                                 .newest_numbers = newest_numbers_.data(),
                                  .splits = splits_,
                                  .queue = *queue_});
     EXPECT_TRUE(loop.ok()) << loop.status();
@@ -83,8 +87,13 @@ class SplitLoopWorld {
     if (loop_->gpu_tables() != nullptr) {
       EXPECT_TRUE(loop_->gpu_tables()->Update(*placement_, kAll, /*stream=*/nullptr).ok());
     }
-    splits_.Show(placement_, ++version_);
+    ShowBeforeTheStream(placement);
     WriteTables();
+  }
+  // The part of a switch that does not wait for the stream.
+  void ShowBeforeTheStream(const Placement& placement) {
+    for (int32_t& number : newest_numbers_) __atomic_add_fetch(&number, 1, __ATOMIC_RELEASE);
+    splits_.Show(std::make_shared<const Placement>(placement), ++version_);
   }
   absl::Status SetOptions(const SplitOptions& options) {
     EPLB_RETURN_IF_ERROR(splits_.SetOptions(options));
@@ -230,6 +239,7 @@ class SplitLoopWorld {
     }
     Write(replicas_, replicas);
     Write(first_replica_, first_replica);
+    Write(numbers_, newest_numbers_);
   }
 
   Random& random_;
@@ -237,8 +247,9 @@ class SplitLoopWorld {
   const GpuId self_;
   std::shared_ptr<const Placement> placement_;
   int64_t version_ = 0;
+  std::vector<int32_t> newest_numbers_ = std::vector<int32_t>(kLoopLayers);
   BatchSplits splits_;
-  OnDevice<int32_t> replicas_, first_replica_, ids_;
+  OnDevice<int32_t> replicas_, first_replica_, numbers_, ids_;
   OnDevice<int64_t> row_, gathered_;
   OnDevice<int32_t> slots_;
   const DeviceTables tables_;
@@ -332,7 +343,7 @@ void SplitLoopGpuTest::ExpectTheBitsOfTheCpu(bool split_on_gpu) {
     }
     const SplitLoopFigures figures = world.loop().figures();
     EXPECT_EQ(figures.batches, kPlacements * kLoopLayers);
-    EXPECT_EQ(figures.late + figures.refused, 0);
+    EXPECT_EQ(figures.late + figures.refused + figures.drawn, 0);
   }
   EXPECT_GE(num_batches, 1'000);
   EXPECT_GT(num_more, kWorlds);
@@ -380,7 +391,8 @@ TEST_F(SplitLoopGpuTest, FiguresAreThoseOfThePlacementThatIsShown) {
 
 TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheThreadIsStopped) {
   Random random(47);
-  SplitLoopWorld world(random, 8, absl::Milliseconds(2));
+  SplitLoopWorld world(random, 8, absl::Seconds(60));
+  const absl::Time begin = absl::Now();
   world.loop().Stop();
   for (int32_t i = 1; i <= 3; ++i) {
     world.DrawBatch();
@@ -389,24 +401,66 @@ TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheThreadIsStopped) {
     EXPECT_EQ(world.NumLost(1), 0);
     EXPECT_EQ(world.loop().figures().late, i);
   }
+  EXPECT_LT(absl::Now() - begin, absl::Seconds(50)) << "a batch waited for the deadline";
+}
+
+// The answer of a late batch meets the next one.
+TEST_F(SplitLoopGpuTest, EachBatchIsSplitOrDrawsIfTheDeadlineIsShort) {
+  constexpr int32_t kBatches = 40;
+  Random random(54);
+  NewWorld();
+  SplitLoopWorld world(random, 8, absl::Microseconds(10));
+  int64_t drawn = 0;
+  for (int32_t i = 0; i < kBatches; ++i) {
+    world.DrawBatch();
+    RunBatch(world, 0);
+    if (world.Slots() == world.SlotsOfTheCpu(0)) continue;
+    ASSERT_EQ(world.Slots(), world.DrawnSlots(0)) << "batch " << i;
+    ++drawn;
+  }
+  EXPECT_EQ(world.loop().figures().late, drawn);
+}
+
+TEST_F(SplitLoopGpuTest, ABatchThatASwitchOvertakesOnItsStreamDraws) {
+  Random random(55);
+  NewWorld();
+  SplitLoopWorld world(random, 8, absl::Seconds(60));
+  world.DrawBatch();
+  RunBatch(world, 0);
+  EXPECT_EQ(world.Slots(), world.SlotsOfTheCpu(0));
+  const Placement next = RandomPlacement(random, world.placement().topology());
+  world.ShowBeforeTheStream(next);
+  RunBatch(world, 0);
+  EXPECT_EQ(world.Slots(), world.DrawnSlots(0));
+  EXPECT_EQ(world.loop().figures().refused, 1);
+  EXPECT_EQ(world.loop().figures().newest.version, 0);
+  world.SwitchTo(next);
+  RunBatch(world, 0);
+  EXPECT_EQ(world.Slots(), world.SlotsOfTheCpu(0));
+  EXPECT_EQ(world.loop().figures().refused, 1);
 }
 
 void SplitLoopGpuTest::ExpectDrawsIfRefused(bool split_on_gpu) {
   Random random(48);
   NewWorld();
   SplitLoopWorld world(random, 8, absl::Seconds(60), split_on_gpu);
+  world.DrawBatch();
+  RunBatch(world, 0);
+  EXPECT_EQ(world.Slots(), world.SlotsOfTheCpu(0));
   world.DrawBatch(/*is_refused=*/true);
   RunBatch(world, 0);
-  EXPECT_EQ(world.Slots(), world.DrawnSlots(0));
+  EXPECT_EQ(world.Slots(), world.DrawnSlots(0)) << "not the quotas of the batch before";
+  const std::vector<int32_t> drawn = world.Slots();
   EXPECT_EQ(world.NumLost(0), 0);
   EXPECT_EQ(world.loop().figures().refused, 1);
   world.DrawBatch();
   RunBatch(world, 0);
   EXPECT_EQ(world.Slots(), world.SlotsOfTheCpu(0)) << "the next batch";
   const SplitLoopFigures figures = world.loop().figures();
-  EXPECT_EQ(figures.batches, 2);
+  EXPECT_EQ(figures.batches, 3);
   EXPECT_EQ(figures.refused, 1);
   EXPECT_EQ(figures.late, 0);
+  EXPECT_EQ(figures.drawn, std::ssize(drawn) - std::ranges::count(drawn, cuda::kNoSlot));
 }
 
 TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheCountsAreRefused) {
@@ -470,7 +524,7 @@ TEST_F(SplitLoopGpuTest, NamesWhatItCannotRoute) {
   SplitLoop& loop = world.loop();
   int64_t word = 0;
   EXPECT_EQ(loop.RouteFrom(0, &word, &word, nullptr).message(),
-            "route_from of layer 0 was called before its count_for");
+            "route_from of layer 0 was called before its count_for, which each call needs");
   cuda::CountArgs choices{.expert_ids = &word,
                           .num_tokens = kLoopTokens + 1,
                           .top_k = kLoopTopK,
@@ -479,6 +533,22 @@ TEST_F(SplitLoopGpuTest, NamesWhatItCannotRoute) {
             "choices of 701 tokens x 2, the split was prepared for at most 700 x 2");
   EXPECT_EQ(loop.CountFor(kLoopLayers, choices, &word, nullptr).message(),
             "layer is 2, expected 0..1");
+}
+
+TEST_F(SplitLoopGpuTest, RefusesAShapeThatAKernelWouldRefuse) {
+  const Topology topology =
+      *Topology::Make({.num_layers = 1, .num_experts = 2048, .num_slots = 4096, .num_gpus = 8});
+  BatchSplits splits(std::make_shared<const Placement>(Placement::Static(topology)), 0);
+  const auto queue = *cuda::MakeStreamRowQueue({});
+  const auto loop = SplitLoop::Make({.max_tokens = 1, .top_k = 1}, {.topology = topology,
+                                                                    .self = GpuId{0},
+                                                                    .device = 0,
+                                                                    .tables = {},
+                                                                    .splits = splits,
+                                                                    .queue = *queue});
+  EXPECT_EQ(loop.status().message(),
+            "count_for and route_from of 2048 experts in 4096 slots on a GPU, whose tables exceed "
+            "the shared memory of 49152 bytes");
 }
 
 TEST(CheckSplitOnGpuTest, NamesTheNumberThatTheKernelDoesNotSplit) {

@@ -95,7 +95,8 @@ class SplitSetup(ctypes.Structure):
 
 
 class SplitFigures(ctypes.Structure):
-    _fields_ = [_SIZE, *_of(c_int64, "batches late refused version"), *_of(c_double, "peak mean balancedness equal_peak")]
+    _fields_ = [_SIZE, *_of(c_int64, "batches late refused version"), *_of(c_double, "peak mean balancedness equal_peak"),
+                *_of(c_int64, "drawn")]
 
 
 class Stats(ctypes.Structure):

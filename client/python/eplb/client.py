@@ -308,8 +308,8 @@ class Client:
                                                                   array.size))
 
     def prepare_split(self, *, max_tokens: int, top_k: int, deadline_s: float = 0.001, split_on_gpu: bool = False) -> None:
-        """Allocates what count_for and route_from need, after finish_registration; captured graphs of an earlier preparation
-        end. max_tokens: most tokens of a batch on this rank. deadline_s: longest wait of a stream for a split, at most 60.
+        """Allocates what count_for and route_from need, after finish_registration. Replay no graph that was captured before.
+        max_tokens: most tokens of a batch on this rank. deadline_s: longest wait of a stream for a split [1e-6, 60]; 0: 0.001.
 
         split_on_gpu, for tensors on a GPU: False: a thread of the client splits. It needs a CPU core, and takes the least time
         for batches that are hard to split. True: a kernel splits, with equal bits; up to 128 GPUs and 2^24 choices of all ranks
@@ -326,7 +326,8 @@ class Client:
 
         row: int64 [experts]; None: a new one. counters: counted as well, as by count_tokens. expert_ids must not change before
         route_from is done. The rest as count_tokens, in the memory of the registered tensors. errors: InvalidArgument naming
-        the argument; FailedPrecondition before prepare_split.
+        the argument; FailedPrecondition before prepare_split. Threads: one at a time; a call beside another is
+        FailedPrecondition.
         """
         experts = self._placement.num_experts
         choices = _tokens.choices_of(expert_ids, experts, counters, is_padding)
@@ -345,11 +346,11 @@ class Client:
         the split is late, or refuses the counts, each choice draws a replica of its expert. split_figures has how many did.
 
         slots: array to write, as expert_ids, or expert_ids itself; None: a new one. errors: InvalidArgument naming the argument;
-        FailedPrecondition before the layer's count_for.
+        FailedPrecondition before the layer's count_for, which each call needs. Threads: as count_for.
         """
         layer = integer("layer", layer)
         if layer not in self._counted:
-            raise FailedPrecondition(f"route_from of layer {layer} was called before its count_for")
+            raise FailedPrecondition(f"route_from of layer {layer} was called before its count_for, which each call needs")
         expert_ids, _ = self._counted[layer]
         _tokens.check("gathered", gathered, ("int64",), (self._placement.num_gpus, self._placement.num_experts))
         if slots is None:
@@ -357,6 +358,7 @@ class Client:
         _tokens.check_slots(slots, expert_ids)
         _library.check(self._library.eplb_client_route_from(self._pointer, layer, _rows.address_of(gathered),
                                                             _rows.address_of(slots), _tokens.stream_of(stream, expert_ids)))
+        self._counted.pop(layer, None)  # the slots may have replaced the ids
         return slots
 
     @property

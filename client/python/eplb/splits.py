@@ -51,7 +51,9 @@ class SplitFigures:
     """Batches since client.prepare_split, and the newest split.
 
     batches: batches that route_from routed, on a GPU once the stream reached them. late, refused: those of them that drew their
-        slots, because no split came by the deadline, or because split rejects the counts. The rest as in Split.
+        slots, because no split came by the deadline, or because split rejects the counts or a switch overtook them. drawn:
+        choices that drew, on a GPU of all batches but the newest. Without late and refused batches it is 0 unless the gathered
+        counts were not those of count_for. The rest as in Split.
     """
 
     batches: int
@@ -62,12 +64,13 @@ class SplitFigures:
     mean: float
     balancedness: Optional[float]
     equal_peak: float
+    drawn: int
 
 
 def figures_of(filled: structs.SplitFigures) -> SplitFigures:
     return SplitFigures(batches=filled.batches, late=filled.late, refused=filled.refused, version=filled.version, peak=filled.peak,
                         mean=filled.mean, balancedness=filled.balancedness if filled.peak > 0 else None,
-                        equal_peak=filled.equal_peak)
+                        equal_peak=filled.equal_peak, drawn=filled.drawn)
 
 
 class Splitter:

@@ -3,6 +3,9 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <limits>
+#include <span>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -45,7 +48,7 @@ struct SplitCall {
   eplb_split result = {};
 };
 
-eplb_choices SplitChoicesOf(const std::vector<int32_t>& ids) {
+eplb_choices SplitChoicesOf(std::span<const int32_t> ids) {
   eplb_choices choices = {};
   choices.struct_size = sizeof(choices);
   choices.expert_ids = ids.data();
@@ -114,9 +117,11 @@ TEST_F(CSplitTest, CountForAndRouteFromAreTheSplitOfTheBatch) {
   ExpectInvalid(eplb_client_prepare_split(client, &setup),
                 "setup.split_on_gpu is 2, expected 0 or 1");
   setup.split_on_gpu = 1;  // has no effect on tensors in host memory
-  ExpectInvalid(eplb_client_prepare_split(client, &setup),
-                "choices.top_k is 0, expected at least 1");
+  ExpectInvalid(eplb_client_prepare_split(client, &setup), "setup.top_k is 0, expected at least 1");
   setup.top_k = 1;
+  setup.deadline_s = std::numeric_limits<double>::quiet_NaN();
+  ExpectInvalid(eplb_client_prepare_split(client, &setup), "setup.deadline_s is nan");
+  setup.deadline_s = 0;
   ASSERT_EQ(eplb_client_prepare_split(client, &setup), EPLB_OK) << eplb_last_message();
   std::vector<int64_t> row(kSplitExperts, 77);
   ASSERT_EQ(eplb_client_count_for(client, 0, &choices, row.data(), nullptr), EPLB_OK);
@@ -128,13 +133,45 @@ TEST_F(CSplitTest, CountForAndRouteFromAreTheSplitOfTheBatch) {
   figures.struct_size = sizeof(figures);
   ASSERT_EQ(eplb_client_split_figures(client, &figures), EPLB_OK);
   EXPECT_EQ(figures.batches, 1);
-  EXPECT_EQ(figures.late + figures.refused, 0);
+  EXPECT_EQ(figures.late + figures.refused + figures.drawn, 0);
   EXPECT_EQ(figures.version, call.result.version);
   EXPECT_EQ(figures.peak, call.result.peak);
   EXPECT_EQ(figures.equal_peak, call.result.equal_peak);
+  EXPECT_EQ(eplb_client_route_from(client, 0, call.counts.data(), slots.data(), nullptr),
+            EPLB_FAILED_PRECONDITION);
+  EXPECT_STREQ(eplb_last_message(),
+               "route_from of layer 0 was called before its count_for, which each call needs");
+  ASSERT_EQ(eplb_client_count_for(client, 0, &choices, row.data(), nullptr), EPLB_OK);
   ExpectInvalid(eplb_client_count_for(client, 0, &choices, nullptr, nullptr), "row is NULL");
   ExpectInvalid(eplb_client_route_from(client, 0, nullptr, slots.data(), nullptr),
                 "gathered is NULL");
+}
+
+// Arrays of each call are new, so that the client remembers them.
+TEST_F(CSplitTest, CallsOfTwoThreadsAtOnceAreRefused) {
+  eplb_client* client = job_.rank(1).client();
+  eplb_split_setup setup = {};
+  setup.struct_size = sizeof(setup);
+  setup.max_tokens = 1;
+  setup.top_k = 1;
+  ASSERT_EQ(eplb_client_prepare_split(client, &setup), EPLB_OK) << eplb_last_message();
+  constexpr int32_t kCalls = 20'000;
+  const auto count = [client](int32_t layer) {
+    std::vector<int64_t> rows(kCalls + kSplitExperts);
+    const std::vector<int32_t> ids(kCalls);
+    for (size_t i = 0; i < kCalls; ++i) {
+      eplb_choices choices = SplitChoicesOf(std::span(ids).subspan(i, 1));
+      const int32_t code = eplb_client_count_for(client, layer, &choices, &rows[i], nullptr);
+      if (code == EPLB_OK) continue;
+      ASSERT_EQ(code, EPLB_FAILED_PRECONDITION) << eplb_last_message();
+      ASSERT_STREQ(eplb_last_message(),
+                   "count_for was called while another thread was inside count_for, route_from or "
+                   "prepare_split");
+    }
+  };
+  std::thread other(count, 0);
+  count(1);
+  other.join();
 }
 
 // Mistakes that only this interface can make; tests/client/split_test.cc has the others.

@@ -57,10 +57,18 @@ def split_and_routed(rank, directory, world):
         for made, gathered in ((ids, counts), (torch.from_numpy(ids).int(), torch.from_numpy(counts))):
             row = client.count_for(1, made)
             assert type(row) is type(made) and row.tolist() == counts[rank].tolist()
-            routed = client.route_from(1, gathered)
-            assert routed.dtype == made.dtype and routed.tolist() == slots.tolist()
+            replaced = made + 0
+            client.count_for(1, replaced)
+            routed = client.route_from(1, gathered, slots=replaced)
+            assert routed is replaced and routed.dtype == made.dtype and routed.tolist() == slots.tolist()
+            try:
+                client.route_from(1, gathered)
+                raise AssertionError("the slots were routed as ids")
+            except eplb.FailedPrecondition as error:
+                assert "before its count_for, which each call needs" in str(error), error
+        assert not client._counted
         figures = client.split_figures
-        assert (figures.batches, figures.late, figures.refused, figures.peak) == (2, 0, 0, split.peak), figures
+        assert (figures.batches, figures.late, figures.refused, figures.drawn, figures.peak) == (2, 0, 0, 0, split.peak), figures
         # Counts in the same pass, in place; padding takes no quota.
         padding = np.arange(TOKENS) % 5 == 0
         mine = np.bincount(ids[~padding].flatten(), minlength=EXPERTS)

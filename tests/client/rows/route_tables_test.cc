@@ -141,6 +141,7 @@ TEST(RouteTablesTest, AddressesStayAndContentsFollowOverManySwitches) {
     EXPECT_EQ(now.candidates, before.candidates);
     EXPECT_EQ(now.first_candidate, before.first_candidate);
     EXPECT_EQ(now.thresholds, before.thresholds);
+    EXPECT_EQ(now.number, before.number);
     ExpectHolds(now, placement);
     ExpectRoutes(now, placement);
     if (::testing::Test::HasFailure()) return;
@@ -153,18 +154,20 @@ TEST(RouteTablesTest, UploadsOnlyTheLayersGivenAndInTheStreamsOrder) {
   std::vector<std::string> calls;
   const auto tables = RouteTables::Make(std::make_unique<RecordingQueue>(calls), placement, kGpu);
   ASSERT_TRUE(tables.ok()) << tables.status();
-  constexpr int kLayerBytes = (4 * 6 + 3 * 3 + 2) * 4;
-  EXPECT_THAT(calls, ElementsAre(absl::StrCat("transfer 7 of ", 4 * kLayerBytes), "ended"));
+  constexpr int kLayerBytes = (4 * 6 + 3 * 3 + 3) * 4;
+  EXPECT_THAT(calls, ElementsAre(absl::StrCat("transfer 8 of ", 4 * kLayerBytes), "ended"));
   calls.clear();
   const std::vector<LayerId> two_runs{LayerId{0}, LayerId{2}, LayerId{3}};
   ASSERT_TRUE((*tables)->Update(placement, two_runs, nullptr).ok());
   EXPECT_THAT(
-      calls, ElementsAre("follow", absl::StrCat("transfer 14 of ", 3 * kLayerBytes), "let follow"));
+      calls, ElementsAre("follow", absl::StrCat("transfer 16 of ", 3 * kLayerBytes), "let follow"));
   calls.clear();
   ASSERT_TRUE((*tables)->Update(placement, {&two_runs[0], 1}, nullptr).ok());
-  EXPECT_THAT(calls, ElementsAre("ended", "follow", absl::StrCat("transfer 7 of ", kLayerBytes),
+  EXPECT_THAT(calls, ElementsAre("ended", "follow", absl::StrCat("transfer 8 of ", kLayerBytes),
                                  "let follow"))
       << "pinned memory is written once the upload before has ended";
+  EXPECT_THAT(std::span((*tables)->arrays().number, 4), ElementsAre(2, 0, 1, 1));
+  EXPECT_THAT(std::span((*tables)->newest_numbers(), 4), ElementsAre(2, 0, 1, 1));
 }
 
 TEST(RouteTablesTest, SlotsOfAnUnusableGpuAreInNoList) {
@@ -191,7 +194,7 @@ TEST(RouteTablesTest, TheLargestModelTakesMegabytes) {
   const auto tables =
       RouteTables::Make(std::make_unique<RecordingQueue>(calls), Placement::Static(topology), kGpu);
   ASSERT_TRUE(tables.ok()) << tables.status();
-  EXPECT_EQ(calls.front(), absl::StrCat("transfer 7 of ", 128 * (4 * 2048 + 3 * 1024 + 2) * 4));
+  EXPECT_EQ(calls.front(), absl::StrCat("transfer 8 of ", 128 * (4 * 2048 + 3 * 1024 + 3) * 4));
 }
 
 }  // namespace

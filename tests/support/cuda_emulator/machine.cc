@@ -59,7 +59,7 @@ struct Block {
   int32_t num_alive = 0;
   int32_t num_waiting = 0;      // at the barrier
   BarrierPlace where;           // the barrier
-  std::byte* shared = nullptr;  // kSharedBytes, a page without access behind
+  std::byte* shared = nullptr;  // kMostSharedBytes, a page without access behind
   size_t static_bytes = 0;
   std::map<const void*, std::byte*> statics;
 };
@@ -333,13 +333,13 @@ void DrawOrder() {
 
 void ClearShared(Block& block) {
   if (block.shared == nullptr) {
-    void* const memory = mmap(nullptr, kSharedBytes + kPage, PROT_READ | PROT_WRITE,
+    void* const memory = mmap(nullptr, kMostSharedBytes + kPage, PROT_READ | PROT_WRITE,
                               MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (memory == MAP_FAILED) std::abort();
     block.shared = static_cast<std::byte*>(memory);
-    if (mprotect(block.shared + kSharedBytes, kPage, PROT_NONE) != 0) std::abort();
+    if (mprotect(block.shared + kMostSharedBytes, kPage, PROT_NONE) != 0) std::abort();
   }
-  std::memset(block.shared, kUnwritten, kSharedBytes);
+  std::memset(block.shared, kUnwritten, kMostSharedBytes);
   block.static_bytes = 0;
   block.statics.clear();
 }
@@ -438,9 +438,9 @@ std::string WhyNoLaunch(const LaunchShape& shape) {
     return absl::StrCat("a grid of ", grid.x, " x ", grid.y, " x ", grid.z,
                         " blocks, expected 1.. and at most 2^31 - 1, 65535 and 65535");
   }
-  if (shape.shared_bytes > kSharedBytes) {
+  if (shape.shared_bytes > shape.most_shared_bytes) {
     return absl::StrCat(shape.shared_bytes, " bytes of shared memory, expected at most ",
-                        kSharedBytes);
+                        shape.most_shared_bytes);
   }
   return "";
 }
@@ -562,7 +562,7 @@ void CheckAccess(const void* address, size_t size, size_t alignment) {
   const Thread& thread = *Self().current;
   const auto* const at = static_cast<const std::byte*>(address);
   const std::byte* const shared = thread.block->shared;
-  if (at >= shared && at + size <= shared + kSharedBytes) return;
+  if (at >= shared && at + size <= shared + kMostSharedBytes) return;
   if (!thread.fiber.Has(address)) Fail("an access to memory of the host");
 }
 
@@ -574,7 +574,7 @@ void CheckLaunchBounds(int32_t most_threads) {
 
 std::byte* DynamicSharedMemory() {
   const size_t size = (Self().shape->shared_bytes + 15) / 16 * 16;
-  return Self().current->block->shared + kSharedBytes - size;
+  return Self().current->block->shared + kMostSharedBytes - size;
 }
 
 std::byte* StaticSharedMemory(const void* key, size_t size, size_t alignment) {
@@ -584,9 +584,9 @@ std::byte* StaticSharedMemory(const void* key, size_t size, size_t alignment) {
     block.static_bytes = (block.static_bytes + alignment - 1) / alignment * alignment;
     memory = block.shared + block.static_bytes;
     block.static_bytes += size;
-    if (block.static_bytes + Self().shape->shared_bytes > kSharedBytes) {
+    if (block.static_bytes + Self().shape->shared_bytes > Self().shape->most_shared_bytes) {
       Fail(absl::StrCat("the block needs ", block.static_bytes + Self().shape->shared_bytes,
-                        " bytes of shared memory, it has ", kSharedBytes));
+                        " bytes of shared memory, it has ", Self().shape->most_shared_bytes));
     }
   }
   return memory;

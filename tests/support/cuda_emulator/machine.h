@@ -13,7 +13,8 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // default of a block on every device
+inline constexpr size_t kSharedBytes = size_t{48} * 1024;      // default of a block on every device
+inline constexpr size_t kMostSharedBytes = size_t{99} * 1024;  // if cudaFuncSetAttribute asks
 inline constexpr int kWarpLanes = 32;
 
 struct LaunchShape {
@@ -24,6 +25,7 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes;
+  size_t most_shared_bytes = kSharedBytes;  // of the kernel
   cudaStream_t stream;
   bool programmatic;  // may begin before the launch before it on the stream has ended
 };

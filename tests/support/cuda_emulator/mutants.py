@@ -74,7 +74,10 @@ BARRIERS = [
     Mutant("quota_reads_before_its_turn", "cuda/quota_route.cu", "cuda/quota_route.cu", "  AwaitTurn();\n", "", QUOTA),
     Mutant("exchange_reads_before_its_turn", "cuda/split_exchange.cu", "cuda/split_exchange.cu", "  AwaitTurn();\n", "", EXCHANGE),
     Mutant("exchange_asks_before_all_counts_are_written", "cuda/split_exchange.cu", "cuda/split_exchange.cu",
-           "    FenceShared();\n    __syncthreads();\n", "    FenceShared();\n", EXCHANGE),
+           "x) work(i);\n    __syncthreads();\n", "x) work(i);\n", EXCHANGE),
+    Mutant("exchange_asks_before_the_counts", "cuda/split_exchange.cu", "cuda/kernels/split_exchange_body.h",
+           "  const int64_t number = *args.number + 1;\n",
+           "  const int64_t number = *args.number + 1;\n  if (block.leader()) StoreShared(mailbox.asked, number);\n", EXCHANGE),
     Mutant("exchange_shares_what_the_leader_has_not_written", "cuda/split_exchange.cu", "cuda/split_exchange.cu",
            "*shared = value;\n    __syncthreads();\n", "*shared = value;\n", EXCHANGE),
 ]

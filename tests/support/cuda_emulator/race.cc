@@ -57,7 +57,7 @@ const char* NameOf(const Access& access) {
 std::string Described(const Access& now, const Conflict& past) {
   const std::byte* const at = past.word + std::countr_zero(past.bytes);
   const std::byte* const shared = current_runner->shared;
-  const bool is_shared = at >= shared && at < shared + kSharedBytes;
+  const bool is_shared = at >= shared && at < shared + kMostSharedBytes;
   return absl::StrCat(
       "a race on ",
       is_shared ? absl::StrCat("shared memory at byte ", at - shared)
@@ -101,7 +101,7 @@ void NoteKernelAccess(const void* address, size_t size, AccessKind kind, const v
   if (runner == nullptr) return;
   CheckWrites();
   const auto* const at = static_cast<const std::byte*>(address);
-  const bool of_block = at >= runner->shared && at < runner->shared + kSharedBytes;
+  const bool of_block = at >= runner->shared && at < runner->shared + kMostSharedBytes;
   if (!of_block && !IsWatched(address)) return;
   const Access access{.writes = kind.writes, .is_atomic = kind.is_atomic, .place = PlaceOf(place)};
   for (const Conflict& past : NoteAccess(address, size, access, runner->clock, of_block)) {

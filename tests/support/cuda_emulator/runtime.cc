@@ -105,7 +105,7 @@ void Launch(const std::string& kernel, const LaunchShape& shape, std::function<v
   });
 }
 
-cudaError_t LaunchWith(const cudaLaunchConfig_t& config, const char* text,
+cudaError_t LaunchWith(const cudaLaunchConfig_t& config, const char* text, size_t most_shared_bytes,
                        std::function<void()> body) {
   std::string kernel;
   int depth = 0;  // in template arguments
@@ -114,6 +114,7 @@ cudaError_t LaunchWith(const cudaLaunchConfig_t& config, const char* text,
     kernel += *at;
   }
   LaunchShape shape(config.gridDim, config.blockDim, config.dynamicSmemBytes, config.stream);
+  shape.most_shared_bytes = most_shared_bytes;
   for (unsigned int i = 0; i < config.numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config.attrs[i];
     if (attribute.id != cudaLaunchAttributeProgrammaticStreamSerialization) {
@@ -188,6 +189,10 @@ cudaError_t cudaGetLastError() {
 }
 const char* cudaGetErrorName(cudaError_t error) {
   return error == cudaSuccess ? "cudaSuccess" : "an error of the CUDA emulator";
+}
+cudaError_t cudaDriverGetVersion(int* version) {
+  *version = CUDART_VERSION;
+  return cudaSuccess;
 }
 const char* cudaGetErrorString(cudaError_t error) {
   return error == cudaErrorLaunchFailure || error == cudaErrorInvalidConfiguration

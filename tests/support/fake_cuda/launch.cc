@@ -166,8 +166,12 @@ void RunSplitExchange(SplitExchangeArgs args) {
   SplitMailbox& mailbox = args.mailbox;
   args.gathered = OnDevice(args.gathered, kWord * args.num_counts);
   args.number = OnDevice(args.number, kWord);
+  args.tables = OnDevice(args.tables, sizeof(int32_t));
+  args.drawn = OnDevice(args.drawn, kWord);
   args.own = OnDevice(args.own, kWord * args.num_slots);
   mailbox.counts = OnDevice(mailbox.counts, kWord * args.num_counts);
+  mailbox.tables = OnDevice(mailbox.tables, kWord);
+  mailbox.drawn = OnDevice(mailbox.drawn, kWord);
   mailbox.asked = OnDevice(mailbox.asked, kWord);
   mailbox.late = OnDevice(mailbox.late, kWord);
   mailbox.answer = OnDevice(mailbox.answer, kWord * args.num_slots);
@@ -194,6 +198,7 @@ void RunSplitNote(SplitNoteArgs args) {
   args.quotas = OnDevice(args.quotas, kWord * args.num_slots);
   args.refused = OnDevice(args.refused, sizeof(int32_t));
   args.tables = OnDevice(args.tables, kWord);
+  args.drawn = OnDevice(args.drawn, kWord);
   args.number = OnDevice(args.number, kWord);
   args.note = OnDevice(args.note, kWord * (kQuotas + args.num_slots));
   if (fake::Failure() == cudaSuccess) (void)SplitNoteOnHost(args);
