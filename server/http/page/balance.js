@@ -123,8 +123,8 @@ eplb.balance = (() => {
         tip.hidden = idx === null || idx === undefined || left < 0;
         if (tip.hidden) return;
         tip.replaceChildren(...tipOf(self, drawn));
-        const over = self.over.clientWidth;
-        Object.assign(tip.style, left > over / 2 ? { left: "", right: `${over - left + 12}px` } : { left: `${left + 12}px`, right: "" });
+        const wide = tip.offsetWidth, beside = left + 12 + wide <= self.over.clientWidth ? left + 12 : left - 12 - wide;
+        tip.style.left = `${Math.max(beside, 0)}px`;
         tip.style.top = `${Math.min(top + 12, 60)}px`;
       };
       const lines = { stroke: css("--text"), grid: { stroke: css("--grid"), width: 1 } };

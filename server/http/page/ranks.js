@@ -55,7 +55,7 @@ eplb.ranks = (() => {
       choice.hidden = !many;
       const shown = many && !all.checked ? rows.filter((row) => row.remark) : rows;
       for (const row of shown) row.mark = row.connected || row.state === "finished" ? "" : "bad";
-      redraw(holder, table(many && !all.checked ? `Ranks worth a look, ${count(shown.length)} of ${count(rows.length)}` : "Ranks", [
+      redraw(holder, table(many && !all.checked ? `Ranks worth a look, ${count(shown.length)} of ${count(rows.length)}` : "Ranks of the job", [
         ...columns("RankStatus", shown), { name: "remark", of: (row) => row.remark }], shown, "Nothing is worth a look."));
     };
     all.addEventListener("change", () => last && update(last));
