@@ -3,7 +3,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <memory>
 #include <regex>
+#include <sstream>
 #include <vector>
 
 #include "absl/strings/numbers.h"
@@ -24,6 +26,8 @@ const CLI::App& InnermostCommand(const CLI::App& root) {
 }
 
 namespace {
+
+constexpr size_t kHelpWidth = 80;
 
 std::string UnknownFlag(const CLI::App& command, const std::string& word) {
   const std::string flag = word.substr(0, word.find('='));
@@ -61,7 +65,8 @@ std::string NumberExpected(const std::string& value) {
 // there is none.
 std::string PositionalName(const CLI::App& command, const std::string& name) {
   for (const CLI::Option* option : command.get_options()) {
-    if (option->get_positional() && option->get_name() == name) return option->get_type_name();
+    const bool by_place = option->get_positional() && option->get_lnames().empty();
+    if (by_place && option->get_name() == name) return option->get_type_name();
   }
   return {};
 }
@@ -100,6 +105,34 @@ std::string InWordsOfAUser(const CLI::App& command, const std::string& message) 
   return positional.empty() ? message : absl::StrCat("argument ", positional, " is missing");
 }
 
+std::string WrapWords(const std::string& text, size_t width) {
+  std::string wrapped;
+  size_t column = 0;
+  for (const absl::string_view word : absl::StrSplit(text, ' ')) {
+    const bool fits = column == 0 || column + 1 + word.size() <= width;
+    absl::StrAppend(&wrapped, column == 0 ? "" : fits ? " " : "\n", word);
+    column = fits && column > 0 ? column + 1 + word.size() : word.size();
+  }
+  return wrapped;
+}
+
+// Breaks descriptions, which CLI11 prints beside a column of names or at the top.
+class WrappedHelp : public CLI::Formatter {
+ public:
+  std::string make_option_desc(const CLI::Option* option) const override {
+    return WrapWords(option->get_description(), kHelpWidth - column_width_);
+  }
+  std::string make_subcommand(const CLI::App* command) const override {
+    std::ostringstream out;
+    const std::string help = WrapWords(command->get_description(), kHelpWidth - column_width_);
+    CLI::detail::format_help(out, command->get_name(), help, column_width_);
+    return out.str();
+  }
+  std::string make_description(const CLI::App* app) const override {
+    return WrapWords(CLI::Formatter::make_description(app), kHelpWidth);
+  }
+};
+
 // Finds the cause itself, because CLI11 reports an unknown command as missing, and required flags
 // before unknown ones.
 std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
@@ -124,6 +157,8 @@ std::string Explain(const CLI::App& root, const CLI::ParseError& error) {
 std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error) {
   return Printable(Explain(root, error));  // the text quotes arguments
 }
+
+void WrapHelp(CLI::App& app) { app.formatter(std::make_shared<WrappedHelp>()); }
 
 std::string FlagWithoutValue(const CLI::App& app) {
   for (const CLI::Option* option : app.get_options()) {

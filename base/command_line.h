@@ -18,6 +18,9 @@ const CLI::App& InnermostCommand(const CLI::App& root);
 // stay unchanged. The text is Printable.
 std::string ExplainParseError(const CLI::App& root, const CLI::ParseError& error);
 
+// Keeps lines of --help within 80 columns, also those of commands that are added afterwards.
+void WrapHelp(CLI::App& app);
+
 // Returns a flag of the named commands whose value is empty, e.g. because a shell variable is not
 // set, which no flag accepts. Empty: none.
 std::string FlagWithoutValue(const CLI::App& app);

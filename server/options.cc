@@ -46,6 +46,7 @@ ParsedOptions Unusable(const std::string& why) {
 
 ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string& version) {
   CLI::App app("Expert-parallel load balancer: the daemon.", "eplbd");
+  WrapHelp(app);
   Options options;
   std::vector<std::string> settings;
   const std::vector<const ConfigKey*> flags = KeysWithFlag();

@@ -311,16 +311,15 @@ void AddRollback(const Flags& root) {
 }
 
 void AddForget(const Flags& root) {
-  auto [flags, options] = AddChange(
-      root, "forget", "Remove a job that has no connected rank; its audit log stays", &RunForget);
-  // Not "job": to newer releases of CLI11 that is the name of --job.
-  flags.Text("JOB", "JOB", options.job, "The job to remove").Excludes("--job");
+  AddChange(root, "forget", "Remove a job that has no connected rank; its audit log stays",
+            &RunForget);
 }
 
 void AddSet(const Flags& root) {
   const Flags set = root.AddGroup("set", "Change settings of a job: policy");
   auto [flags, options] = AddChange(
       set, "policy", "Change settings of one job; other settings keep their values", &RunSetPolicy);
+  flags.SkipsUnfit();  // a setting is no name of a job
   const auto append = [](std::string* out, const wire::SettingRow& row) { out->append(row.name); };
   flags
       .Texts("settings", "KEY=VALUE", options.settings,

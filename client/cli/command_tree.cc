@@ -110,7 +110,7 @@ Flags& Flags::Text(const char* name, const char* type, std::string& value,
 Flags& Flags::Texts(const char* name, const char* type, std::vector<std::string>& values,
                     const std::string& help) {
   option_ = app_->add_option(name, values, help)->type_name(type);
-  if (*name == '-') option_->allow_extra_args(false);
+  if (!option_->get_lnames().empty()) option_->allow_extra_args(false);
   return *this;
 }
 
@@ -130,6 +130,8 @@ Flags& Flags::Switch(const char* name, bool& value, const std::string& help) {
   option_ = app_->add_flag(name, value, help);
   return *this;
 }
+
+void Flags::SkipsUnfit() const { app_->validate_positionals(); }
 
 Flags& Flags::Required() {
   option_->required();
@@ -179,6 +181,7 @@ void Flags::SetFooter(const std::string& text) const { app_->footer(text); }
 CommandTree::CommandTree(const std::string& name, const std::string& description)
     : root_(std::make_unique<CLI::App>(description, name)) {
   root_->require_subcommand(1);
+  WrapHelp(*root_);
 }
 
 CommandTree::~CommandTree() = default;
@@ -247,7 +250,12 @@ CommandTree::Next CommandTree::After(const std::vector<std::string>& words) cons
     const std::string& help = option->get_description();
     for (const std::string& name : option->get_snames()) next.words.emplace_back("-" + name, help);
     for (const std::string& name : option->get_lnames()) next.words.emplace_back("--" + name, help);
-    if (option->get_positional()) expect(*option);
+    if (!option->get_positional()) continue;
+    if (option->check_lname("job")) {
+      next.takes_job = true;
+    } else {
+      expect(*option);
+    }
   }
   return next;
 }

@@ -43,7 +43,7 @@ class Flags {
   // Calls `complete` once the command line was read.
   void OnComplete(std::function<void()> complete) const;
 
-  // Declares a flag, or an argument by its place if `name` begins without a dash. type: the
+  // Declares a flag, "--gpus", an argument by its place, "in", or both, "job,--job". type: the
   // placeholder of its value in --help, such as FILE.
   Flags& Value(const char* name, const std::string& type, const Store& store,
                const std::string& help);
@@ -58,6 +58,9 @@ class Flags {
               const std::string& help);
   // A flag without a value.
   Flags& Switch(const char* name, bool& value, const std::string& help);
+
+  // Arguments by their places: one that does not pass the Check of a place goes to the next place.
+  void SkipsUnfit() const;
 
   Flags& Required();
   Flags& Check(const Validator& validator);
@@ -124,7 +127,8 @@ class CommandTree {
 
   struct Next {
     std::vector<std::pair<std::string, std::string>> words;  // each with its help
-    std::string type;  // placeholder of the value that is expected, such as FILE; empty: none
+    std::string type;        // placeholder of the value that is expected, such as FILE; empty: none
+    bool takes_job = false;  // a job's name may follow
   };
   // Returns what may follow these words, without the program's name, in a command line.
   Next After(const std::vector<std::string>& words) const;

@@ -1,14 +1,22 @@
 // The commands of eplbctl that tests call, and what adds each command with its flags.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "client/cli/command_tree.h"
+#include "client/cli/explanation.h"
 #include "client/cli/formats/load_file.h"
 #include "client/cli/query_client.h"
+
+namespace eplb::v1 {
+class JobStatus;
+class ListPlansResponse;
+}  // namespace eplb::v1
 
 namespace eplb::cli {
 
@@ -18,6 +26,8 @@ namespace eplb::cli {
 struct GetOptions {
   QueryOptions query;
   std::string job;       // empty: the only one; of `status` and `get jobs` all
+  std::string sort;      // column that `status` sorts by; empty: trouble first, in JSON by name
+  std::string filter;    // part of the name or state of the jobs that `status` shows
   bool ranks = false;    // JSON: with the ranks of each job, megabytes for 10,000 ranks
   bool names = false;    // only the names of jobs, one a line
   int32_t limit = 20;    // length of a list
@@ -28,9 +38,14 @@ struct GetOptions {
   int64_t after = 0;  // only events with a higher sequence
 };
 
-// The daemon, its jobs and its refusals. JSON: every field of the answer. errors: NotFound for an
-// unknown job.
+// Time saved, the daemon, and its jobs: one job with its figures and its last decision, several as
+// a table with the troubles of the first below it. JSON: every field of the answer.
+// errors: NotFound for an unknown job.
 Output RunStatus(const GetOptions& options, const Terminal& terminal);
+
+// Time saved by a job, then `heading`, then its figures, notes and last decision.
+std::string JobReport(const v1::JobStatus& job, const std::string& heading,
+                      const Terminal& terminal);
 
 // JSON: {"jobs":[..],"jobs_hidden","refusals","warnings"}. errors: NotFound for an unknown job.
 Output RunGetJobs(const GetOptions& options, const Terminal& terminal);
@@ -47,6 +62,8 @@ Output RunGetWindows(const GetOptions& options, const Terminal& terminal);
 
 // Decisions, newest first, and their results. JSON: {"job","plans":[..]}.
 Output RunGetPlans(const GetOptions& options, const Terminal& terminal);
+
+std::string PlansText(const v1::ListPlansResponse& response, const Terminal& terminal);
 
 // One decision and its times. JSON: {"job","plan":{..}}; a trace: PlanTrace.
 // errors: NotFound for a decision that is no longer kept.
@@ -70,15 +87,24 @@ struct ExplainOptions {
 // JSON: ExplanationToJson.
 Output RunExplain(const ExplainOptions& options, const Terminal& terminal);
 
-// State, balancedness, the GPU loads of all layers together beside those of the static layout, and
-// the worst layers. JSON: as `explain`.
-Output RunTop(const JobQuery& options, const Terminal& terminal);
+// State, balancedness, the GPU loads of all layers together beside those of the static layout, the
+// newest decision, and the layers. JSON: as `explain`.
+// The key s changes the order of the layers.
+struct TopOptions {
+  QueryOptions query;
+  std::string job;  // empty: the only one
+  // Shared with the thread that reads keys.
+  std::shared_ptr<std::atomic<LayerOrder>> order =
+      std::make_shared<std::atomic<LayerOrder>>(LayerOrder::kWorst);
+};
+Output RunTop(const TopOptions& options, const Terminal& terminal);
 
 struct DoctorOptions {
   QueryOptions query;
   std::string job;      // empty: all
   std::string run;      // a folder of ranks' logs, which is checked instead of a daemon
   bool strict = false;  // a warning is exit 8, too
+  bool all = false;     // checks that passed are listed, too
 };
 
 // Exit 8 if a check failed. JSON: {"healthy","checks":[{"scope","check","result","detail"}]}.
@@ -103,6 +129,8 @@ Output RunDiff(const DiffOptions& options, const Terminal& terminal);
 // ---- report
 
 struct ReportOptions {
+  QueryOptions query;  // daemon of `job`, and the format of every report
+  std::string job;     // reported by the daemon in place of a directory; empty: the directory
   std::string directory;
   std::string events;          // path of the events file; empty: directory/events.json
   std::string out;             // path for the JSON form, may be empty
@@ -111,10 +139,10 @@ struct ReportOptions {
   int64_t min_rebalances = 0;  // fewer are a problem
   // A smaller gain of balancedness over that without EPLB is a problem [0, 1]; absent: no limit.
   std::optional<double> min_gain;
-  Format format = Format::kTable;
 };
 
-// With Format::kTrace it prints only the times that the ranks logged, which needs no run.json, and
+// A job's report has the time that it saved, its state, and its newest decisions. For a directory,
+// Format::kTrace prints only the times that the ranks logged, which needs no run.json, and
 // checks nothing. Exit 0 if everything holds, 8 if an invariant is broken, a figure differs or a
 // byte was not verified, 2 if the directory cannot be read as a run, 1 if a file cannot be written.
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal);

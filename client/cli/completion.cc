@@ -90,7 +90,7 @@ std::string Offers(const CommandTree& tree, const CompletionOptions& options,
   if (!words.empty() && words.back() == "--job") return Jobs(words, terminal);
   const CommandTree::Next next = tree.After(words);
   if (IsPath(next.type) && !current.starts_with('-')) return kFiles;
-  std::string text;
+  std::string text = next.takes_job && !current.starts_with('-') ? Jobs(words, terminal) : "";
   for (const auto& [word, help] : next.words) {
     absl::StrAppend(&text, word, options.shell == "fish" ? "\t" + help : "", "\n");
   }

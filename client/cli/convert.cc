@@ -31,8 +31,10 @@ void AddConvert(const Flags& root) {
   for (const PlacementFormat& format : PlacementFormats()) formats.emplace_back(format.name);
   flags.Word("--from", formats, options.from, "Format of IN").Required();
   flags.Word("--to", formats, options.to, "Format of OUT").Required();
-  flags.Text("in", "IN", options.in, "File to read").Required();
-  flags.Text("out", "OUT", options.out, "File to write; .npy, .npz, .json or .csv for deepseek")
+  flags.Text("in,--in", "IN", options.in, "File to read").Required();
+  flags
+      .Text("out,--out", "OUT", options.out,
+            "File to write; .npy, .npz, .json or .csv for deepseek")
       .Required();
   ShapeNumbers& given = options.flags;
   AddInteger(flags, "--gpus", "G", given.num_gpus, "Number of GPUs, if IN has none");
@@ -46,11 +48,14 @@ void AddConvert(const Flags& root) {
       "numbers");
   flags.SetFooter(
       "Examples:\n"
-      "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 --first-layer 3\n"
-      "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --first-layer 3\n"
-      "  eplbctl convert --from eplb --to trtllm next.json balancer.yaml --layers 1:47:2\n"
-      "vllm is the start map of an open pull request of vLLM; vLLM 0.33.0 reads no start map.\n"
-      "Exit codes: 0 written, 1 error, such as OUT not written, 2 wrong flag or unusable input.");
+      "  eplbctl convert --from sglang --to eplb location.json now.json --gpus 16 \\\n"
+      "      --first-layer 3\n"
+      "  eplbctl convert --from eplb --to trtllm next.json out.yaml --first-layer 3\n"
+      "  eplbctl convert --from eplb --to trtllm next.json out.yaml --layers 1:47:2\n"
+      "vllm is the start map of an open pull request of vLLM; vLLM 0.33.0 reads no\n"
+      "start map.\n"
+      "Exit codes: 0 written, 1 error, such as OUT not written, 2 wrong flag or\n"
+      "  unusable input.");
 }
 
 }  // namespace eplb::cli

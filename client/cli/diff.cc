@@ -189,10 +189,10 @@ void AddDiff(const Flags& root) {
   auto [flags, options] = AddCommand<DiffOptions>(
       root, "diff", "Show what moves between two placements; exit 8 if they differ", &RunDiff);
   flags
-      .Text("from", "FROM", options.from,
+      .Text("from,--from", "FROM", options.from,
             "First placement: a file, vN (a version that the daemon keeps), or now")
       .Required();
-  flags.Text("to", "TO", options.to, "Second placement, in the same forms").Required();
+  flags.Text("to,--to", "TO", options.to, "Second placement, in the same forms").Required();
   flags.Text("--load", "FILE", options.load,
              "Also show the balancedness under this load, as if all GPUs with experts were equally "
              "fast");

@@ -1,5 +1,6 @@
 // `eplbctl doctor`: checks a daemon and its jobs, or the logs of a run.
 #include <algorithm>
+#include <set>
 #include <utility>
 #include <vector>
 
@@ -37,7 +38,7 @@ Colour ColourOf(Result result) {
 // Returns the findings about daemons that all stand by.
 absl::StatusOr<std::vector<Check>> CheckLeaderless(const QueryOptions& query) {
   EPLB_ASSIGN_OR_RETURN(const std::vector<EndpointAnswer> answers, AskEndpoints(query));
-  std::vector<Check> checks = {{.scope = "eplbd",
+  std::vector<Check> checks = {{.scope = kDaemonScope,
                                 .name = "leader",
                                 .result = Result::kFailed,
                                 .detail = "no daemon that answers leads"}};
@@ -89,9 +90,25 @@ std::string ToJson(const std::vector<Check>& checks, bool healthy) {
   return wire::DumpJson(json) + "\n";
 }
 
-std::string ToText(const std::vector<Check>& checks, const Terminal& terminal) {
-  std::string text;
+// "20 jobs ok, 1 with trouble (190 checks; --all lists them)".
+std::string Summary(const std::vector<Check>& checks) {
+  std::set<std::string> scopes;
+  std::set<std::string> troubled;
   for (const Check& check : checks) {
+    if (check.scope == kDaemonScope) continue;
+    scopes.insert(check.scope);
+    if (check.result != Result::kOk) troubled.insert(check.scope);
+  }
+  return absl::StrCat(Counted(scopes.size() - troubled.size(), "job"), " ok",
+                      troubled.empty() ? "" : absl::StrCat(", ", troubled.size(), " with trouble"),
+                      " (", Counted(std::ssize(checks), "check"), "; --all lists them)\n");
+}
+
+// Checks that passed are counted, unless `all` lists them.
+std::string ToText(const std::vector<Check>& checks, bool all, const Terminal& terminal) {
+  std::string text = all ? "" : Summary(checks);
+  for (const Check& check : checks) {
+    if (!all && check.result == Result::kOk) continue;
     constexpr int kColumn = 9;  // "warning" and two spaces
     const std::string result = Paint(terminal, ColourOf(check.result), ResultName(check.result));
     const std::string body =
@@ -114,10 +131,11 @@ Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
   const bool healthy = std::ranges::all_of(checks, [&options](const Check& check) {
     return check.result == Result::kOk || (check.result == Result::kWarning && !options.strict);
   });
-  return {
-      healthy ? kOk : kConditionNotMet,
-      options.query.format == Format::kJson ? ToJson(checks, healthy) : ToText(checks, terminal),
-      ""};
+  return {healthy ? kOk : kConditionNotMet,
+          options.query.format == Format::kJson
+              ? ToJson(checks, healthy)
+              : ToText(checks, options.all || !options.run.empty(), terminal),
+          ""};
 }
 
 void AddDoctor(const Flags& root) {
@@ -127,6 +145,7 @@ void AddDoctor(const Flags& root) {
   flags.Text("--run", "DIR", options.run,
              "Check the ranks' logs in this folder instead of a daemon");
   flags.Switch("--strict", options.strict, "Exit 8 also for a warning");
+  flags.Switch("--all", options.all, "List the checks that passed, too");
   AddQueryOptions(flags, options.query, {kNotFound, kConditionNotMet});
 }
 

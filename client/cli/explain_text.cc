@@ -219,18 +219,27 @@ std::string CandidatesText(const v1::JobStatus& job, const Terminal& terminal) {
 
 }  // namespace
 
-std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal) {
+std::string LayersText(const Explanation& explanation, LayerOrder order, size_t most,
+                       const Terminal& terminal) {
   if (explanation.layers.empty()) return "";
-  const size_t shown = std::min(explanation.layers.size(), most);
+  std::vector<v1::LayerFigures> layers = explanation.layers;  // worst first
+  const char* name = "worst first";
+  if (order == LayerOrder::kNumber) {
+    name = "by number";
+    std::ranges::sort(layers, {}, &v1::LayerFigures::layer);
+  } else if (order == LayerOrder::kExpert) {
+    name = "hottest expert first";
+    std::ranges::stable_sort(layers, std::greater(), &v1::LayerFigures::hottest_expert_share);
+  }
+  const size_t shown = std::min(layers.size(), most);
   const std::string which =
-      shown == explanation.layers.size()
-          ? "Layers, worst first"
-          : absl::StrCat("The worst ", shown, " of ", explanation.layers.size(), " layers");
+      shown == layers.size() ? absl::StrCat("Layers, ", name)
+                             : absl::StrCat("The worst ", shown, " of ", layers.size(), " layers");
   return Section(absl::StrFormat("%s, %s on steps %d..%d", which, explanation.shown_name(),
                                  explanation.load->window.first_step,
                                  explanation.load->window.last_step),
                  terminal) +
-         FormatTable(MessageTable(std::span(explanation.layers).first(shown), terminal), terminal);
+         FormatTable(MessageTable(std::span(layers).first(shown), terminal), terminal);
 }
 
 std::string DrawJobLoads(const Explanation& explanation, GpuPicture picture,
@@ -250,7 +259,7 @@ std::string ExplainJob(const Explanation& explanation, const Terminal& terminal)
   return absl::StrCat(Summary(explanation, terminal), SettingsInForce(explanation.job, terminal),
                       PlacementText(explanation, terminal), NewestText(explanation, terminal),
                       CandidatesText(explanation.job, terminal),
-                      WorstLayers(explanation, kLayersShown, terminal));
+                      LayersText(explanation, LayerOrder::kWorst, kLayersShown, terminal));
 }
 
 std::string ExplainLayer(const Explanation& explanation, int32_t layer, const Terminal& terminal) {

@@ -85,9 +85,10 @@ std::string TransferText(const Transfer& transfer);
 // "and 1,234 more (-o json lists all)"; empty if all `count` are shown.
 std::string MoreTransfersText(size_t count);
 
-// The worst balanced layers, at most `most`, with their hottest GPU and expert; empty without
-// figures.
-std::string WorstLayers(const Explanation& explanation, size_t most, const Terminal& terminal);
+enum class LayerOrder { kWorst, kNumber, kExpert };  // kExpert: hottest expert first
+// At most `most` layers in this order, with their hottest GPU and expert; empty without figures.
+std::string LayersText(const Explanation& explanation, LayerOrder order, size_t most,
+                       const Terminal& terminal);
 
 // Draws the loads of the job's GPUs as multiples of the mean afterwards, which it fills in with the
 // unusable GPUs; empty without load.

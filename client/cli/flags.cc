@@ -260,9 +260,9 @@ void AddQueryOptions(Flags& flags, QueryOptions& options, const std::set<ExitCod
   flags.SetFooter(ExitCodesText(codes));
 }
 
-void AddJobOption(Flags& flags, std::string& job, const std::string& help) {
-  flags.Text("--job", "NAME", job, help).Check([](const std::string& name) {
-    return NameProblem(name, wire::kMaxNameLength);
+void AddJobOption(Flags& flags, std::string& job, const std::string& help, const char* name) {
+  flags.Text(name, "NAME", job, help).Check([](const std::string& text) {
+    return NameProblem(text, wire::kMaxNameLength);
   });
 }
 

@@ -67,10 +67,12 @@ Flags& AddWindow(Flags& flags, std::string& window);
 void AddQueryOptions(Flags& flags, QueryOptions& options,
                      const std::set<ExitCode>& more_exit_codes = {},
                      Formats formats = Formats::kTableAndJson);
-// --job: needed only if the daemon has several jobs, unless `help` describes something else.
+// --job, or its name by its place, after those that are declared before: needed only if the daemon
+// has several jobs, unless `help` describes something else.
 inline constexpr char kJobHelp[] = "Job to use [the only one]";
 inline constexpr char kAllJobsHelp[] = "Show only this job [all]";
-void AddJobOption(Flags& flags, std::string& job, const std::string& help = kJobHelp);
+void AddJobOption(Flags& flags, std::string& job, const std::string& help = kJobHelp,
+                  const char* name = "job,--job");
 // --request-id: names a change.
 void AddRequestIdOption(Flags& flags, std::string& request_id);
 // --limit: length of a list.

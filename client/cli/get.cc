@@ -85,12 +85,12 @@ std::string PlanTable(const v1::ListPlansResponse& response, const Terminal& ter
   return FormatTable(MessageTable(response.plans(), terminal, PlanWords()), terminal);
 }
 
-// The reasons of the newest decisions, for which the table has no room.
-std::string Reasons(const v1::ListPlansResponse& response, const Terminal& terminal) {
+// The beginnings of the newest decisions' reasons, for which the table has no room.
+std::string Reasons(const v1::ListPlansResponse& response) {
   constexpr int kShown = 3;
-  std::string text;
+  std::string text = "\n";
   for (int i = 0; i < std::min(response.plans_size(), kShown); ++i) {
-    absl::StrAppend(&text, "\n", Paragraph(PlanReason(response.plans(i)), terminal));
+    absl::StrAppend(&text, ShortReason(PlanReason(response.plans(i))), "\n");
   }
   return text;
 }
@@ -122,13 +122,13 @@ Output ListOutput(const GetOptions& options, Request request, const char* list,
   return Line({{"job", job}, {list, wire::ToJson(response)[list]}});
 }
 
-// Adds a command with the flags that all have.
+// Adds a command with the flags that all have. job_help: null if the job follows another argument.
 std::pair<Flags, GetOptions&> AddGetCommand(const Flags& parent, const char* name, const char* help,
                                             Output (*run)(const GetOptions&, const Terminal&),
                                             const char* job_help = kJobHelp,
                                             Formats formats = Formats::kTableAndJson) {
   auto [flags, options] = AddCommand<GetOptions>(parent, name, help, run);
-  AddJobOption(flags, options.job, job_help);
+  if (job_help != nullptr) AddJobOption(flags, options.job, job_help);
   AddQueryOptions(flags, options.query, {kNotFound}, formats);
   return {flags, options};
 }
@@ -136,6 +136,10 @@ std::pair<Flags, GetOptions&> AddGetCommand(const Flags& parent, const char* nam
 constexpr char kRanksHelp[] = "Include every rank of every job (with -o json)";
 
 }  // namespace
+
+std::string PlansText(const v1::ListPlansResponse& response, const Terminal& terminal) {
+  return PlanTable(response, terminal) + Reasons(response);
+}
 
 Output RunGetRanks(const GetOptions& options, const Terminal& terminal) {
   v1::JobStatus job;
@@ -169,7 +173,7 @@ Output RunGetPlans(const GetOptions& options, const Terminal& terminal) {
       [&terminal](const std::string& job, const v1::ListPlansResponse& response) {
         return response.plans().empty()
                    ? absl::StrCat("nothing has been decided for job ", job, " yet\n")
-                   : PlanTable(response, terminal) + Reasons(response, terminal);
+                   : PlansText(response, terminal);
       });
 }
 
@@ -183,7 +187,7 @@ Output RunGetPlan(const GetOptions& options, const Terminal& terminal) {
   if (options.query.format == Format::kJson)
     return Line({{"job", job}, {"plan", wire::ToJson(plan)}});
   if (options.query.format == Format::kTrace) return PlanTrace(job, plan);
-  return absl::StrCat(PlanTable(one, terminal), Reasons(one, terminal),
+  return absl::StrCat(PlanTable(one, terminal), "\n", Paragraph(PlanReason(plan), terminal),
                       ScenariosText(plan, terminal), "\n", TimesTable(plan, terminal));
 }
 
@@ -202,6 +206,9 @@ Output RunGetEvents(const GetOptions& options, const Terminal& terminal) {
 void AddStatus(const Flags& root) {
   auto [flags, options] =
       AddGetCommand(root, "status", "Show the daemon and its jobs", &RunStatus, kAllJobsHelp);
+  flags.Word("--sort", {"trouble", "name", "state", "saved", "measured"}, options.sort,
+             "Order of the jobs, the least saved and the least balanced first [trouble]");
+  flags.Text("--filter", "TEXT", options.filter, "Show only jobs with this in name or state");
   flags.Switch("--ranks", options.ranks, kRanksHelp);
   AddWatched(flags);
 }
@@ -242,10 +249,11 @@ void AddGet(const Flags& root) {
 
   auto [plan, of_plan] =
       AddGetCommand(get, "plan", "Show one decision of a job and how long its parts took",
-                    &RunGetPlan, kJobHelp, Formats::kWithTrace);
-  AddCount(plan, "plan", "PLAN", of_plan.plan,
+                    &RunGetPlan, nullptr, Formats::kWithTrace);
+  AddCount(plan, "plan,--plan", "PLAN", of_plan.plan,
            "Number of the decision, as `eplbctl get plans` shows it")
       .Required();
+  AddJobOption(plan, of_plan.job);
 
   auto [events, of_events] =
       AddGetCommand(get, "events", "Show the audit log of a job, newest first", &RunGetEvents);

@@ -21,7 +21,6 @@ namespace {
 
 using Result = Check::Result;
 
-constexpr char kDaemonScope[] = "eplbd";
 constexpr double kLeastCoverage = 0.95;
 constexpr double kRefusalMatters = 600;  // seconds
 
@@ -208,6 +207,11 @@ Verdict CheckGain(const v1::JobStatus& job) {
                  absl::StrCat(known ? "" : "not known, ", "balancedness ", BalancednessText(job))};
 }
 
+// Time lost is a finding: a switch pays back its pause later, so that it may be an early one.
+Verdict CheckSaved(const v1::JobStatus& job) {
+  return Verdict{LostTime(job) ? Result::kWarning : Result::kOk, SavedText(job)};
+}
+
 // A run may gather its ranks until the daemon's limits.start_deadline.
 Verdict CheckCandidate(const v1::JobStatus& job) {
   std::string detail = CandidateText(job);
@@ -335,6 +339,7 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
   add("decisions", CheckPlans(job, plans));
   if (!HasEnded(job) || !job.stalled().empty()) add("balancing", CheckBalancing(job));
   if (!HasEnded(job)) add("gain", CheckGain(job));
+  add("saved", CheckSaved(job));
   if (job.has_candidate()) add("candidate", CheckCandidate(job));
   // A refusal that lasts stalls the job; other refused ranks came back later.
   if (!job.refusal().empty()) add("refused", Warning(RefusedText(job)));

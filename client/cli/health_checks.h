@@ -18,6 +18,8 @@ class ListPlansResponse;
 
 namespace eplb::cli {
 
+inline constexpr char kDaemonScope[] = "eplbd";
+
 struct Check {
   enum class Result { kOk, kWarning, kFailed };
   std::string scope;  // "eplbd", a job's name, or a folder

@@ -1,5 +1,7 @@
 #include "client/cli/job_text.h"
 
+#include <algorithm>
+
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
@@ -151,41 +153,78 @@ std::string SettingsText(const v1::PolicySettings& settings) {
                     : Printable(std::string(patch.status().message()));
 }
 
-std::string StateNotes(const v1::JobStatus& job, const std::string& before,
-                       const Terminal& terminal) {
-  std::string text;
-  const auto add = [&](const std::string& sentence, Colour colour) {
-    if (!sentence.empty()) text += Paragraph(before + Printable(sentence), terminal, 2, colour);
+bool LostTime(const v1::JobStatus& job) {
+  return job.has_saved_seconds() && job.saved_seconds() < 0;
+}
+
+std::string SavedText(const v1::JobStatus& job) {
+  if (!job.has_saved_seconds()) {
+    // An older daemon sends no basis.
+    const std::string& why = job.saved_basis();
+    return Printable("time saved is " + (why.empty() ? std::string("not known") : why));
+  }
+  const std::string pauses = absl::StrCat("net of pauses of ", Seconds(job.spent_seconds()));
+  if (!LostTime(job)) return absl::StrCat(Seconds(job.saved_seconds()), " saved, ", pauses);
+  return absl::StrCat(Seconds(-job.saved_seconds()), " LOST, ", pauses,
+                      ": one slot per expert would have been faster");
+}
+
+std::vector<StateNote> StateNotesOf(const v1::JobStatus& job) {
+  std::vector<StateNote> notes;
+  const auto add = [&notes](const std::string& text, Colour colour, int trouble) {
+    if (!text.empty()) notes.push_back({Printable(text), colour, trouble});
   };
   if (job.ending() != v1::RUN_ENDING_UNSPECIFIED) {
-    const Colour colour = job.ending() == v1::RUN_ENDING_FAILED ? Colour::kRed : Colour::kNone;
-    const std::string how =
-        job.ending() == v1::RUN_ENDING_LOST ? "was lost" : wire::EnumText(job.ending());
-    add(absl::StrCat(how, ": ", job.end_reason()), colour);
+    const bool failed = job.ending() == v1::RUN_ENDING_FAILED;
+    const bool lost = job.ending() == v1::RUN_ENDING_LOST;
+    add(absl::StrCat(lost ? "was lost" : wire::EnumText(job.ending()), ": ", job.end_reason()),
+        failed ? Colour::kRed : Colour::kNone, failed || lost ? 2 : 0);
   }
-  add(NotCountingText(job), Colour::kRed);
+  add(NotCountingText(job), Colour::kRed, 2);
   if (!job.stalled().empty()) {
-    add(absl::StrCat("STALLED (", job.stalled(), "): ", job.stalled_reason()), Colour::kRed);
+    add(absl::StrCat("STALLED (", job.stalled(), "): ", job.stalled_reason()), Colour::kRed, 2);
   }
   const bool lives = !HasEnded(job);
   if (lives && !job.engine().empty()) {
-    add(absl::StrCat(job.engine(), " asks for placements; a step is a question"), Colour::kNone);
+    add(absl::StrCat(job.engine(), " asks for placements; a step is a question"), Colour::kNone, 0);
   }
-  if (lives && !job.worse_reason().empty()) add("WORSE: " + job.worse_reason(), Colour::kYellow);
-  add(CandidateText(job), Colour::kYellow);
-  add(RefusedText(job), Colour::kYellow);
-  if (!lives) return text;  // it waits for no rank, and nothing of it can be paused
+  if (lives && !job.worse_reason().empty()) add("WORSE: " + job.worse_reason(), Colour::kYellow, 1);
+  if (LostTime(job)) add(SavedText(job), Colour::kYellow, 1);
+  add(CandidateText(job), Colour::kYellow, 1);
+  add(RefusedText(job), Colour::kYellow, 1);
+  if (!lives) return notes;  // it waits for no rank, and nothing of it can be paused
   if (job.paused()) {
     // The daemon's sentence begins with the word, or with what paused the job, such as a rollback.
     absl::string_view reason = job.pause_reason();
     const bool has_word = absl::ConsumePrefix(&reason, "paused");
-    add(absl::StrCat("PAUSED", has_word || reason.empty() ? "" : ": ", reason), Colour::kYellow);
+    add(absl::StrCat("PAUSED", has_word || reason.empty() ? "" : ": ", reason), Colour::kYellow, 1);
   }
   if (Observes(job)) {
-    add("observe: decisions are made and explained, none is applied", Colour::kYellow);
+    add("observe: decisions are made and explained, none is applied", Colour::kYellow, 0);
   }
-  for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow);
-  if (!job.waiting_for().empty()) add("waits for " + job.waiting_for(), Colour::kYellow);
+  for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow, 0);
+  if (!job.waiting_for().empty()) {
+    const bool quarantined = job.state() == v1::JOB_STATE_QUARANTINE;
+    add("waits for " + job.waiting_for(), Colour::kYellow,
+        quarantined               ? 2
+        : job.stuck_seconds() > 0 ? 1
+                                  : 0);
+  }
+  return notes;
+}
+
+StateNote TroubleOf(const v1::JobStatus& job) {
+  const std::vector<StateNote> notes = StateNotesOf(job);
+  const auto worst = std::ranges::max_element(notes, {}, &StateNote::trouble);
+  return worst == notes.end() || worst->trouble == 0 ? StateNote() : *worst;
+}
+
+std::string StateNotes(const v1::JobStatus& job, const std::string& before,
+                       const Terminal& terminal) {
+  std::string text;
+  for (const StateNote& note : StateNotesOf(job)) {
+    text += Paragraph(before + note.text, terminal, 2, note.colour);
+  }
   return text;
 }
 

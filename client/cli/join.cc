@@ -156,7 +156,8 @@ void AddJoin(const Flags& root) {
       "Examples:\n"
       "  eplbctl join recorder_1.pt recorder_2.pt trace.jsonl --first-layer 3\n"
       "  eplbctl join router_traces load.json --experts 64\n"
-      "Exit codes: 0 written, 1 error, such as OUT not written, 2 wrong flag or unusable input.");
+      "Exit codes: 0 written, 1 error, such as OUT not written, 2 wrong flag or\n"
+      "  unusable input.");
 }
 
 }  // namespace eplb::cli

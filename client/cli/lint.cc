@@ -258,7 +258,9 @@ Output RunLint(const LintOptions& options) {
 void AddLint(const Flags& root) {
   auto [flags, options] = AddCommand<LintOptions>(
       root, "lint", "List each rule that a placement file breaks", &RunLint);
-  flags.Text("--placement", "FILE", options.placement, "Placement file, in any format of `convert`")
+  flags
+      .Text("placement,--placement", "FILE", options.placement,
+            "Placement file, in any format of `convert`")
       .Required();
   AddInteger(flags, "--gpus", "G", options.gpus,
              "Number of GPUs, if another system's file has none");
@@ -273,7 +275,8 @@ void AddLint(const Flags& root) {
       "Examples:\n"
       "  eplbctl lint --placement next.json --against now.json --strict\n"
       "  eplbctl lint --placement balancer.yaml --gpus 8\n"
-      "Exit codes: 0 no rule is broken, 1 error, 2 wrong flag or unusable input, 8 some are.");
+      "Exit codes: 0 no rule is broken, 1 error, 2 wrong flag or unusable input,\n"
+      "  8 some are.");
 }
 
 }  // namespace eplb::cli

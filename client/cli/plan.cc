@@ -318,7 +318,7 @@ Output RunPlan(const PlanOptions& given, const Terminal& terminal) {
 
 // --load, how it is read, and how several loads become scenarios.
 void AddLoadOptions(Flags& flags, LoadOptions& options) {
-  flags.Texts("--load", "FILE", options.paths,
+  flags.Texts("load,--load", "FILE", options.paths,
               absl::StrCat(kLoadHelp, "; repeat it to serve several loads by one placement"));
   flags.Required();
   AddLoadReading(flags, options.reading);
@@ -375,11 +375,12 @@ void AddPlan(const Flags& root) {
       "plan of the earlier half of its windows is scored on the later half as well.\n"
       "Examples:\n"
       "  eplbctl plan --load load.json --gpus 8 --redundant 8\n"
-      "  eplbctl plan --load trace.jsonl --window ema:0.9 --gpus 32 --nodes 4 --groups 8 \\\n"
-      "      --slots 288 --previous now.json --out next.json -o json\n"
+      "  eplbctl plan --load trace.jsonl --window ema:0.9 --gpus 32 --nodes 4 \\\n"
+      "      --groups 8 --slots 288 --previous now.json --out next.json -o json\n"
       "  eplbctl plan --load load.json --gpus 8 --slots 72 --policy incremental \\\n"
       "      --previous now.json --max-moves-per-gpu 1\n"
-      "  eplbctl plan --load load.json --gpus 8 --slots 72 --gpu-speed 1,1,1,1,1,1,1,0.5\n"
+      "  eplbctl plan --load load.json --gpus 8 --slots 72 \\\n"
+      "      --gpu-speed 1,1,1,1,1,1,1,0.5\n"
       "  eplbctl plan --load trace.jsonl --gpus 8 --slots 72 --policy flow \\\n"
       "      --split batch\n"
       "Before and after the loss of GPUs:\n"
@@ -387,9 +388,11 @@ void AddPlan(const Flags& root) {
       "  eplbctl plan --load load.json --gpus 32 --slots 288 --previous now.json \\\n"
       "      --without-gpus each --out losses\n"
       "One placement for several loads:\n"
-      "  eplbctl plan --load chat.json --load code.json --weights 2,1 --gpus 8 --slots 72\n"
+      "  eplbctl plan --load chat.json --load code.json --weights 2,1 --gpus 8 \\\n"
+      "      --slots 72\n"
       "  eplbctl plan --load trace.jsonl --scenarios 4 --gpus 8 --slots 72\n"
-      "Exit codes: 0 planned, 1 error, such as --out not written, 2 wrong flag or unusable input.");
+      "Exit codes: 0 planned, 1 error, such as --out not written, 2 wrong flag or\n"
+      "  unusable input.");
 }
 
 }  // namespace eplb::cli

@@ -54,6 +54,26 @@ void CheckLeastFigures(const ReportOptions& options, v1::RunReview& review) {
   }
 }
 
+// Reports a job from what the daemon knows of it, also once its run has ended.
+Output ReportOfJob(const ReportOptions& options, const Terminal& terminal) {
+  constexpr uint32_t kPlansShown = 10;
+  v1::JobStatus job;
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options.query, options.job, v1::GetJobRequest(), &job).status());
+  v1::ListPlansRequest request;
+  request.set_limit(kPlansShown);
+  v1::ListPlansResponse plans;
+  EPLB_RETURN_IF_ERROR(AskAboutJob(options.query, options.job, request, &plans).status());
+  if (options.query.format == Format::kJson) {
+    Json json = wire::ToJson(job);
+    json.erase("ranks");
+    json["plans"] = wire::ToJson(plans)["plans"];
+    return wire::DumpJson(json, 1) + "\n";
+  }
+  std::string text = JobReport(job, "", terminal);
+  if (!plans.plans().empty()) absl::StrAppend(&text, "\n", PlansText(plans, terminal));
+  return text;
+}
+
 // Prints the ranks' logs alone, which jobs of any trainer have.
 Output TraceOf(const ReportOptions& options) {
   const bool checks = options.min_rebalances > 0 || options.min_gain.has_value();
@@ -88,11 +108,15 @@ nlohmann::ordered_json DecisionJson(const v1::RunDecision& decision) {
 }
 
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
+  if (options.job.empty() == options.directory.empty()) {
+    return InvalidInput("expected a run's DIR, or a job of the daemon with --job");
+  }
+  if (!options.job.empty()) return ReportOfJob(options, terminal);
   if (options.window_steps < 1) return InvalidInput("--window-steps must be at least 1");
   if (options.min_gain.has_value() && !(*options.min_gain >= 0 && *options.min_gain <= 1)) {
     return InvalidInput("--min-gain is ", *options.min_gain, ", expected 0..1");
   }
-  if (options.format == Format::kTrace) return TraceOf(options);
+  if (options.query.format == Format::kTrace) return TraceOf(options);
   EPLB_ASSIGN_OR_RETURN(RunDirectory run, AsUsage(ReadRunDirectory(options.directory)));
   if (!options.events.empty()) {
     EPLB_ASSIGN_OR_RETURN(run.events, AsUsage(ReadEventsFile(options.events)));
@@ -108,16 +132,15 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   EPLB_RETURN_IF_ERROR(WriteOutput(options.out, json));
   EPLB_RETURN_IF_ERROR(WriteOutput(options.html, page));
   return {review.problems().empty() ? kOk : kConditionNotMet,
-          options.format == Format::kJson ? json : ReportText(run, review, terminal), ""};
+          options.query.format == Format::kJson ? json : ReportText(run, review, terminal), ""};
 }
 
 void AddReport(const Flags& root) {
   auto [flags, options] = AddCommand<ReportOptions>(
-      root, "report", "Check a run's log directory and summarise the run", &RunReportCommand);
-  flags
-      .Text("directory", "DIR", options.directory,
-            "Directory that eplb-trainer --log-dir and --report-json wrote")
-      .Required();
+      root, "report", "Summarise a job, or check the log directory of a run", &RunReportCommand);
+  flags.Text("directory,--run", "DIR", options.directory,
+             "Directory that eplb-trainer --log-dir and --report-json wrote");
+  AddJobOption(flags, options.job, "Report this job of the daemon, in place of DIR", "--job");
   AddInteger(flags, "--window-steps", "N", options.window_steps,
              "Steps in a window of the hindsight line and of --html [50]");
   AddCount(flags, "--min-rebalances", "N", options.min_rebalances,
@@ -129,16 +152,16 @@ void AddReport(const Flags& root) {
   flags.Text("--out", "FILE", options.out, "Write the report as JSON to this file");
   flags.Text("--html", "FILE", options.html,
              "Write the web page of the run to this file, for a browser without a daemon");
-  AddFormat(flags, options.format, Formats::kWithTrace);
-  flags.SetFooter(
+  AddQueryOptions(flags, options.query, {kNotFound, kConditionNotMet}, Formats::kWithTrace);
+  flags.SetFooter(absl::StrCat(
       "Examples:\n"
+      "  eplbctl report --job train                        what the daemon knows of it\n"
       "  eplbctl report build/demo --out report.json\n"
       "  eplbctl report build/demo --html report.html\n"
       "  eplbctl report build/demo -o trace > trace.json   open it in ui.perfetto.dev\n"
-      "-o trace needs only the rank-*.jsonl of any job's log directory, and checks nothing.\n"
-      "Exit codes: 0 everything holds, 1 error, such as a file not written, 2 wrong flag or not a "
-      "run,\n"
-      "  8 something does not hold.");
+      "-o trace needs only the rank-*.jsonl of any job's directory, and checks nothing.\n"
+      "Exit 8: something in the logs does not hold.\n",
+      flags.footer()));
 }
 
 }  // namespace eplb::cli

@@ -13,6 +13,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -79,7 +80,8 @@ bool WriteAll(std::string_view text) {
 
 }  // namespace
 
-std::string FitFrame(const std::string& text, const std::string& problem, const Window& window) {
+std::string FitFrame(const std::string& text, const std::string& problem, const Window& window,
+                     int& first) {
   constexpr size_t kMostOfProblem = 3;
   std::vector<std::string> lines;
   if (!problem.empty()) {
@@ -87,12 +89,19 @@ std::string FitFrame(const std::string& text, const std::string& problem, const 
     lines.resize(std::min(lines.size(), kMostOfProblem));
     for (std::string& line : lines) line = absl::StrCat(kRed, CutLine(line, window.width), kPlain);
   }
-  for (const std::string& line : LinesOf(text)) lines.push_back(CutLine(line, window.width));
-  const auto height = static_cast<size_t>(std::max(window.height, 1));
-  if (lines.size() > height) {
-    const size_t more = lines.size() - (height - 1);
-    lines.resize(height - 1);
-    lines.push_back(CutLine(absl::StrCat("... ", Counted(more, "more line")), window.width));
+  const std::vector<std::string> all = LinesOf(text);
+  const int room = std::max(window.height, 1) - static_cast<int>(lines.size());
+  const auto count = static_cast<int>(all.size());
+  const int shown = count <= room ? count : std::max(room - 1, 0);
+  first = std::clamp(first, 0, count - shown);
+  for (int i = first; i < first + shown; ++i) {
+    lines.push_back(CutLine(all[static_cast<size_t>(i)], window.width));
+  }
+  if (const int more = count - first - shown; shown < count) {
+    const std::string above = first > 0 ? Counted(first, "line") + " above" : "";
+    const std::string below = more > 0 ? Counted(more, "more line") : "";
+    lines.push_back(CutLine(absl::StrCat("... ", above, first > 0 && more > 0 ? ", " : "", below),
+                            window.width));
   }
   return absl::StrJoin(lines, "\n");
 }
@@ -181,10 +190,27 @@ Screen::Event Screen::TakeSignal(int number) {
 }
 
 Screen::Event Screen::TakeKey() {
-  char key = 0;
-  const ssize_t got = read(STDIN_FILENO, &key, 1);
-  if (got == 0) keys_ = false;  // the terminal is gone
-  return got == 1 && (key == 'q' || key == 'Q') ? Event::kQuit : Event::kNothing;
+  std::array<char, 8> bytes;  // a key sends its sequence at once
+  const ssize_t got = read(STDIN_FILENO, bytes.data(), bytes.size());
+  if (got <= 0) {
+    if (got == 0) keys_ = false;  // the terminal is gone
+    return Event::kNothing;
+  }
+  constexpr std::pair<std::string_view, Event> kKeys[] = {
+      {"q", Event::kQuit},           {"Q", Event::kQuit},
+      {"s", Event::kSort},           {"k", Event::kUp},
+      {"\x1b[A", Event::kUp},        {"\x1bOA", Event::kUp},
+      {"j", Event::kDown},           {"\x1b[B", Event::kDown},
+      {"\x1bOB", Event::kDown},      {"b", Event::kPageUp},
+      {"\x1b[5~", Event::kPageUp},   {" ", Event::kPageDown},
+      {"\x1b[6~", Event::kPageDown}, {"g", Event::kTop},
+      {"\x1b[H", Event::kTop},       {"G", Event::kBottom},
+      {"\x1b[F", Event::kBottom}};
+  const std::string_view pressed(bytes.data(), static_cast<size_t>(got));
+  for (const auto& [key, event] : kKeys) {
+    if (pressed.starts_with(key)) return event;
+  }
+  return Event::kNothing;
 }
 
 Screen::Event Screen::Wait(absl::Duration timeout) {

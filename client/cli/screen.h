@@ -13,10 +13,12 @@ struct Window {
   int height = 24;  // lines
 };
 
-// Returns the first lines of `text` that fit into the window, each cut to its width; a last line
-// "... 12 more lines" counts the others. `problem`, if not empty, precedes them in red, on at most
-// three lines. Lines are separated by "\n".
-std::string FitFrame(const std::string& text, const std::string& problem, const Window& window);
+// Returns the lines of `text` from line `first` on that fit into the window, each cut to its width;
+// a last line "... 3 lines above, 12 more lines" counts the others. `problem`, if not empty,
+// precedes them in red, on at most three lines. Lines are separated by "\n". Lowers `first` if the
+// last lines would leave room.
+std::string FitFrame(const std::string& text, const std::string& problem, const Window& window,
+                     int& first);
 
 // Takes over the terminal on stdout, and on stdin if that is a terminal, too: the alternate screen,
 // no cursor, keys without Enter. The destructor restores the terminal. A process has at most one
@@ -24,10 +26,17 @@ std::string FitFrame(const std::string& text, const std::string& problem, const 
 class Screen {
  public:
   enum class Event {
-    kNothing,  // the time has passed
-    kQuit,     // q was pressed
-    kEnded,    // SIGINT, SIGTERM or SIGHUP: see RaiseEnd
-    kChanged,  // the window has another size, or the process continues after Ctrl-Z
+    kNothing,   // the time has passed
+    kQuit,      // q was pressed
+    kEnded,     // SIGINT, SIGTERM or SIGHUP: see RaiseEnd
+    kChanged,   // the window has another size, or the process continues after Ctrl-Z
+    kSort,      // s was pressed
+    kUp,        // a line: arrow, k
+    kDown,      // a line: arrow, j
+    kPageUp,    // PageUp, b
+    kPageDown,  // PageDown, space
+    kTop,       // Home, g
+    kBottom,    // End, G
   };
 
   Screen();

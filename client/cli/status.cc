@@ -1,7 +1,11 @@
 // `eplbctl status` and `eplbctl get jobs`: the daemon and its jobs.
 #include <algorithm>
+#include <functional>
+#include <limits>
 #include <utility>
 
+#include "absl/strings/ascii.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 
 #include "base/errors.h"
@@ -66,6 +70,82 @@ std::string RanksCell(const v1::JobStatus& job) {
   return absl::StrCat(job.connected_ranks(), "/", job.world_size());
 }
 
+std::string SavedCell(const v1::JobStatus& job) {
+  return job.has_saved_seconds() ? Seconds(job.saved_seconds()) : "";
+}
+
+std::string JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  return FormatTable(MessageTable(response.jobs(), terminal,
+                                  {{"state", InWords<v1::JobStatus>(StateCell)},
+                                   {"saved_seconds", InWords<v1::JobStatus>(SavedCell)},
+                                   {"connected_ranks", InWords<v1::JobStatus>(RanksCell)}}),
+                     terminal);
+}
+
+// The first line: time saved by all jobs together.
+std::string SavedByAll(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  v1::JobStatus sum;
+  sum.set_saved_basis("not known yet");
+  int lost = 0;
+  int known = 0;
+  for (const v1::JobStatus& job : response.jobs()) {
+    if (!job.has_saved_seconds()) continue;
+    ++known;
+    sum.set_saved_seconds(sum.saved_seconds() + job.saved_seconds());
+    sum.set_spent_seconds(sum.spent_seconds() + job.spent_seconds());
+    if (LostTime(job)) ++lost;
+  }
+  const int unknown = response.jobs_size() - known;
+  const std::string text =
+      absl::StrCat(Counted(response.jobs_size(), "job"), ": ", SavedText(sum),
+                   lost > 0 ? absl::StrCat("; ", lost, " lost time") : "",
+                   known > 0 && unknown > 0 ? absl::StrCat("; ", unknown, " not known") : "");
+  return Paragraph(text, terminal, 2, lost > 0 ? Colour::kYellow : Colour::kNone);
+}
+
+// Sorts by the column that `order` names, those without a value last; empty: trouble first.
+void SortJobs(const std::string& order, v1::GetStatusResponse& response) {
+  using Job = v1::JobStatus;
+  const auto by = [&response](const auto& key) {
+    std::ranges::stable_sort(*response.mutable_jobs(), {}, key);
+  };
+  constexpr double kLast = std::numeric_limits<double>::infinity();
+  if (order == "name") return by([](const Job& job) { return job.job(); });
+  if (order == "state") return by([](const Job& job) { return StateText(job); });
+  if (order == "saved") {
+    return by([](const Job& job) { return job.has_saved_seconds() ? job.saved_seconds() : kLast; });
+  }
+  if (order == "measured") {
+    return by([](const Job& job) { return job.has_balancedness() ? job.balancedness() : kLast; });
+  }
+  by([](const Job& job) { return -TroubleOf(job).trouble; });
+}
+
+// Leaves the jobs whose name or state has `part`, in upper or lower case.
+void KeepMatching(const std::string& part, v1::GetStatusResponse& response) {
+  const auto matches = [part = absl::AsciiStrToLower(part)](const v1::JobStatus& job) {
+    return absl::StrContains(absl::AsciiStrToLower(job.job() + " " + StateText(job)), part);
+  };
+  auto* jobs = response.mutable_jobs();
+  jobs->erase(std::remove_if(jobs->begin(), jobs->end(), std::not_fn(matches)), jobs->end());
+}
+
+// A line for each of the worst troubles.
+std::string Troubles(const v1::GetStatusResponse& response, const Terminal& terminal) {
+  constexpr int kShown = 3;
+  std::string text;
+  int count = 0;
+  for (const v1::JobStatus& job : response.jobs()) {
+    const StateNote trouble = TroubleOf(job);
+    if (trouble.trouble == 0 || ++count > kShown) continue;
+    const std::string line =
+        absl::StrCat(Shortened(Printable(job.job()), kMostText), ": ", trouble.text);
+    absl::StrAppend(&text, Paint(terminal, trouble.colour, Shortened(line, kMostReason)), "\n");
+  }
+  if (count > kShown) absl::StrAppend(&text, "and ", count - kShown, " more: eplbctl doctor\n");
+  return text.empty() ? text : "\n" + text;
+}
+
 // The facts about a job for which the table has no room.
 std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
   const std::string name = Shortened(Printable(job.job()), kMostText) + " ";
@@ -74,8 +154,11 @@ std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
   if (const std::string objective = ObjectiveText(job); !objective.empty()) {
     text += Paragraph(name + objective, terminal);
   }
+  if (job.has_saved_seconds()) {
+    text += Paragraph(absl::StrCat(name, "saved: ", Printable(job.saved_basis())), terminal);
+  }
   if (job.last_reason().empty()) return text;
-  return text + Paragraph(name + "last decision: " + Printable(job.last_reason()), terminal);
+  return text + Paragraph(name + "last decision: " + ShortReason(job.last_reason()), terminal);
 }
 
 // Leaves one job and its refusals. errors: NotFound when the daemon has neither.
@@ -127,26 +210,39 @@ absl::Status AskJobs(const GetOptions& options, v1::GetStatusResponse* response)
 
 }  // namespace
 
+std::string JobReport(const v1::JobStatus& job, const std::string& heading,
+                      const Terminal& terminal) {
+  v1::GetStatusResponse one;
+  *one.add_jobs() = job;
+  const std::string saved =
+      absl::StrCat(Shortened(Printable(job.job()), kMostText), ": ", SavedText(job));
+  return absl::StrCat(
+      Paragraph(saved, terminal, 2, LostTime(job) ? Colour::kYellow : Colour::kNone), heading,
+      JobTable(one, terminal), "\n", Notes(job, terminal));
+}
+
 Output RunStatus(const GetOptions& options, const Terminal& terminal) {
   v1::GetStatusResponse response;
   EPLB_RETURN_IF_ERROR(Ask(options.query, v1::GetStatusRequest(), &response));
   EPLB_RETURN_IF_ERROR(KeepJob(options.job, &response));
+  if (!options.filter.empty()) KeepMatching(options.filter, response);
+  const bool by_name = options.query.format == Format::kJson && options.sort.empty();
+  if (!by_name) SortJobs(options.sort, response);
   if (options.query.format == Format::kJson) {
     return wire::DumpJson(StatusJson(response, options.ranks)) + "\n";
   }
-  std::string text = Daemon(response, terminal) + "\n";
+  std::string text;
   if (response.jobs().empty()) {
-    absl::StrAppend(&text, response.jobs_hidden() ? kNoVisibleJob : "no job has connected yet",
-                    "\n");
+    text = Daemon(response, terminal) + "\n" +
+           (!options.filter.empty()  ? "no job matches --filter"
+            : response.jobs_hidden() ? kNoVisibleJob
+                                     : "no job has connected yet") +
+           "\n";
+  } else if (response.jobs_size() == 1) {
+    text = JobReport(response.jobs(0), Daemon(response, terminal) + "\n", terminal);
   } else {
-    // The job's notes repeat the ratios.
-    text += FormatTable(MessageTable(response.jobs(), terminal,
-                                     {{"state", InWords<v1::JobStatus>(StateCell)},
-                                      {"connected_ranks", InWords<v1::JobStatus>(RanksCell)}}),
-                        terminal);
-  }
-  for (const v1::JobStatus& job : response.jobs()) {
-    absl::StrAppend(&text, "\n", Notes(job, terminal));
+    text = absl::StrCat(SavedByAll(response, terminal), Daemon(response, terminal), "\n",
+                        JobTable(response, terminal), Troubles(response, terminal));
   }
   return text + Refusals(response, terminal);
 }

@@ -246,7 +246,7 @@ Output RunSweep(const SweepOptions& options, const Terminal& terminal) {
 void AddSweep(const Flags& root) {
   auto [flags, options] = AddCommand<SweepOptions>(
       root, "sweep", "Show what additional redundant slots would gain", &RunSweep);
-  flags.Text("--load", "FILE", options.load, kLoadHelp).Required();
+  flags.Text("load,--load", "FILE", options.load, kLoadHelp).Required();
   AddLoadReading(flags, options.reading);
   flags.Text("--slots", "A:B:STEP", options.slots, "Slots of a layer over all GPUs, from A to B")
       .Required();
@@ -259,8 +259,8 @@ void AddSweep(const Flags& root) {
   flags.SetFooter(
       "Placements of a trace are planned on the earlier half of its windows and scored\n"
       "on the later half. A single window is scored on the load it was made for.\n"
-      "A policy that starts from a placement in force, as incremental, starts from the static\n"
-      "layout of each row.\n"
+      "A policy that starts from a current placement, such as incremental, starts from\n"
+      "the static layout of each row.\n"
       "Examples:\n"
       "  eplbctl sweep --load load.json --gpus 32 --slots 256:352:32\n"
       "  eplbctl sweep --load trace.jsonl --gpus 8 --slots 64:80:8 --training\n"

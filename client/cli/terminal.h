@@ -3,6 +3,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -66,6 +67,7 @@ struct Output {
   std::string message;                       // for stderr, one line without newline; empty: none
   std::optional<absl::Duration> again = {};  // time until the command runs anew (--watch)
   bool lines = false;                        // repeated output is lines for a program, not a screen
+  std::function<void()> sort = nullptr;      // key s: the next run has another order
 };
 
 enum class Format { kTable, kJson, kTrace };

@@ -44,6 +44,10 @@ std::string Beside(std::string_view label, int column, std::string_view text,
 inline constexpr int kMostText = 24;  // columns of a foreign text in a table
 // At most `width` columns; a text that is cut off ends in "..".
 std::string Shortened(std::string_view text, int width);
+inline constexpr int kMostReason = 72;  // columns of a decision's reason; explain has all of it
+inline std::string ShortReason(std::string_view reason) {
+  return Shortened(Printable(std::string(reason)), kMostReason);
+}
 
 // Rows under a heading; columns as wide as their widest cell, two spaces between them, trailing
 // spaces cut.

@@ -13,8 +13,6 @@
 namespace eplb::cli {
 namespace {
 
-constexpr size_t kTopLayers = 5;
-
 // [G], summed over layers: what a GPU works in a step.
 std::vector<double> SumOverLayers(const Evaluation& evaluation) {
   const auto sums = evaluation.gpu_loads.colwise().sum().eval();
@@ -74,38 +72,54 @@ std::string InFlightText(const Explanation& explanation) {
 }
 
 // The most important first: a window too low for all of it shows the beginning.
-std::string ScreenText(const Explanation& explanation, const Terminal& terminal) {
+std::string ScreenText(const Explanation& explanation, LayerOrder order, const Terminal& terminal) {
   const v1::JobStatus& job = explanation.job;
   std::string text =
       absl::StrCat(Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
                    Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/",
                    job.world_size(), "  step ", Grouped(job.step()), "  version ", job.version(),
                    job.run_number() == 0 ? "" : absl::StrCat("  run ", job.run_number()), "\n",
-                   Paragraph(BalancednessText(job), terminal), StateNotes(job, "", terminal),
-                   Paragraph(InFlightText(explanation), terminal));
-  if (explanation.shown() != nullptr) {
-    absl::StrAppend(&text, GpusText(explanation, terminal),
-                    WorstLayers(explanation, kTopLayers, terminal));
+                   Paragraph(SavedText(job), terminal), Paragraph(BalancednessText(job), terminal),
+                   StateNotes(job, "", terminal), Paragraph(InFlightText(explanation), terminal));
+  if (!job.last_reason().empty()) {
+    text += Paragraph("last decision: " + ShortReason(job.last_reason()), terminal);
   }
-  if (job.last_reason().empty()) return text;
-  const std::string last = "last decision: " + Printable(job.last_reason());
-  return absl::StrCat(text, "\n", Paragraph(last, terminal));
+  if (explanation.shown() == nullptr) return text;
+  return absl::StrCat(text, GpusText(explanation, terminal),
+                      LayersText(explanation, order, explanation.layers.size(), terminal));
 }
 
 }  // namespace
 
-Output RunTop(const JobQuery& options, const Terminal& terminal) {
+Output RunTop(const TopOptions& options, const Terminal& terminal) {
   EPLB_ASSIGN_OR_RETURN(const Explanation explanation, AskExplanation(options.query, options.job));
-  return options.query.format == Format::kJson ? ExplanationToJson(explanation, -1, -1)
-                                               : ScreenText(explanation, terminal);
+  if (options.query.format == Format::kJson) return ExplanationToJson(explanation, -1, -1);
+  Output output = ScreenText(explanation, *options.order, terminal);
+  output.sort = [order = options.order] {
+    *order = order->load() == LayerOrder::kWorst    ? LayerOrder::kNumber
+             : order->load() == LayerOrder::kNumber ? LayerOrder::kExpert
+                                                    : LayerOrder::kWorst;
+  };
+  return output;
 }
 
 void AddTop(const Flags& root) {
   auto [flags, options] =
-      AddCommand<JobQuery>(root, "top", "Show a job's GPU loads and worst layers, live", &RunTop);
+      AddCommand<TopOptions>(root, "top", "Show a job's GPU loads and worst layers, live", &RunTop);
   AddJobOption(flags, options.job);
+  const auto store = [order = options.order](const std::string& word) {
+    *order = word == "layer"    ? LayerOrder::kNumber
+             : word == "expert" ? LayerOrder::kExpert
+                                : LayerOrder::kWorst;
+    return true;
+  };
+  flags.Word("--sort", {"worst", "layer", "expert"}, store, "Order of the layers [worst]");
   AddQueryOptions(flags, options.query, {kNotFound});
   AddLive(flags);
+  flags.SetFooter(absl::StrCat(
+      "Keys: s changes the order of the layers, q quits. Arrows, j and k, PageUp and\n"
+      "PageDown, space and b, g and G scroll, as they do in every command with --watch.\n",
+      flags.footer()));
 }
 
 }  // namespace eplb::cli

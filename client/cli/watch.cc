@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <exception>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <thread>
@@ -107,6 +108,25 @@ int EndScreen(Screen& screen, const ShownScreen& shown, bool running, int exit_c
   return printed;
 }
 
+// Returns the first shown line after a key that scrolls; FitFrame bounds it.
+int Scrolled(int first, Screen::Event event, int height) {
+  const int page = std::max(height - 2, 1);
+  switch (event) {
+    case Screen::Event::kUp:
+      return first - 1;
+    case Screen::Event::kDown:
+      return first + 1;
+    case Screen::Event::kPageUp:
+      return first - page;
+    case Screen::Event::kPageDown:
+      return first + page;
+    case Screen::Event::kBottom:
+      return std::numeric_limits<int>::max();
+    default:
+      return 0;
+  }
+}
+
 // Draws one frame over the other until a key, a signal or the command ends it.
 int RunOnScreen(const Command& command, Output first) {
   constexpr absl::Duration kLook = absl::Milliseconds(20);  // between looks for the answer of a run
@@ -116,6 +136,7 @@ int RunOnScreen(const Command& command, Output first) {
   Screen screen;
   std::optional<Run> run;
   std::string drawn;
+  int first_line = 0;
   while (true) {
     if (std::optional<Output> output = run ? run->Take() : std::nullopt) {
       run.reset();
@@ -131,11 +152,16 @@ int RunOnScreen(const Command& command, Output first) {
       if (last) return EndScreen(screen, shown, false, exit_code);
     }
     if (!run && absl::Now() >= due) run.emplace(command);
-    std::string frame = FitFrame(shown.good.out, shown.Problem(), screen.window());
+    std::string frame = FitFrame(shown.good.out, shown.Problem(), screen.window(), first_line);
     if (frame != drawn && !screen.Draw(frame)) return kError;
     drawn = std::move(frame);
-    switch (screen.Wait(run ? kLook : std::min(due - absl::Now(), kTick))) {
+    const Screen::Event event = screen.Wait(run ? kLook : std::min(due - absl::Now(), kTick));
+    switch (event) {
       case Screen::Event::kNothing:
+        break;
+      case Screen::Event::kSort:
+        if (shown.good.sort) shown.good.sort();
+        due = absl::Now();
         break;
       case Screen::Event::kQuit:
         return EndScreen(screen, shown, run.has_value(), kOk);
@@ -145,6 +171,8 @@ int RunOnScreen(const Command& command, Output first) {
         drawn.clear();
         due = absl::Now();  // the text depends on the width
         break;
+      default:
+        first_line = Scrolled(first_line, event, screen.window().height);
     }
   }
 }

@@ -28,8 +28,8 @@ Command Watched(const WatchOptions& options, Command once);
 
 // Runs `command` and prints its output, as often as the output asks for. returns: the exit code. On
 // a terminal, several runs are frames of one screen: q or Ctrl-C ends them and leaves the last
-// frame on the terminal. A run that fails keeps the frame before it, with the error and the frame's
-// age above it.
+// frame on the terminal; arrows and pages scroll, s sorts. A run that fails keeps the frame before
+// it, with the error and the frame's age above it.
 int RunAndPrint(const Command& command);
 
 // Writes to stdout and stderr. returns: the exit code, kError if stdout cannot be written.

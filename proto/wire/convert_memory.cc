@@ -18,7 +18,7 @@ inline constexpr auto kFields<SavedTime> =
                Field{"token_seconds", &SavedTime::token_seconds},
                Field{"peak_tokens", &SavedTime::peak_tokens},
                Field{"step_seconds", &SavedTime::step_seconds},
-               Field{"pairs", &SavedTime::pairs},
+               Field{"windows", &SavedTime::windows},
                Field{"peak_peak", &SavedTime::peak_peak},
                Field{"peak_mean", &SavedTime::peak_mean},
                Field{"mean_mean", &SavedTime::mean_mean},

@@ -118,7 +118,7 @@ struct SavedTime {
   double token_seconds = 0;
   double peak_tokens = 0;
   double step_seconds = 0;
-  int64_t pairs = 0;
+  int64_t windows = 0;
   double peak_peak = 0;
   double peak_mean = 0;
   double mean_mean = 0;

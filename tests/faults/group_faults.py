@@ -205,7 +205,7 @@ class Scenario:
                                            text=True, timeout=60 * harness.PATIENCE)
             if done.returncode != 0 or json.loads(done.stdout)["leader"] != leader.to_ranks.endpoint:
                 raise Failed(f"eplbctl status --endpoint {endpoints}: {done.returncode} {done.stdout[:300]} {done.stderr}")
-        done = self.cluster.ctl("doctor")
+        done = self.cluster.ctl("doctor", "--all")
         if f"{leader.to_ranks.endpoint} leads with term" not in done.stdout or "stands by for" not in done.stdout:
             raise Failed(f"doctor does not say who leads: {done.stdout}{done.stderr}")
 

@@ -113,7 +113,7 @@ class Case:
     def expect_said(self, daemon, view, job, pattern):
         """The reason, in a view for people, within seconds: what doctor says at once may settle in the other views."""
         def look():
-            said = " ".join(self.ctl(daemon, view, *(("--job", job) if view != "status" and job else ())).stdout.split())
+            said = " ".join(self.ctl(daemon, view, *(("--job", job) if job else ())).stdout.split())
             return None if re.search(pattern, said) else said
 
         self.wait_for(f"{view} says: {pattern}", 10, look)

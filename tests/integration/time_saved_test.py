@@ -1,10 +1,15 @@
 """Every view of one run reports the same time saved against one slot per expert."""
 
 import json
+import pathlib
 import re
+import sys
 import unittest
 
 import job as harness
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "client/python"))
+from eplb import demo  # noqa: E402
 
 TOKEN_NS = 1000
 WINDOW = 10
@@ -51,7 +56,7 @@ class TimeSavedTest(harness.DaemonTest):
         self.assertGreater(saved, 0)
         self.assertAlmostEqual(run["summary"]["time_saved"], saved, delta=1e-12)
         # Each step was one batch, so that the windows of the daemon have the peaks of the steps.
-        self.assertAlmostEqual(job["saved_seconds"], (without - peaks) * TOKEN_NS * 1e-9, delta=1e-6)
+        self.assertAlmostEqual(job["saved_seconds"], (without - peaks) * TOKEN_NS * 1e-9 - job["spent_seconds"], delta=1e-6)
         self.assertAlmostEqual(float(re.search(r'^eplb_saved_seconds{.*} (\S+)$', metrics, re.M)[1]), job["saved_seconds"], delta=1e-9)
         page = self.directory / "report.html"
         report = self.eplbctl("report", self.directory, "--window-steps", WINDOW, "--html", page, "-o", "json")
@@ -90,6 +95,44 @@ class TimeSavedTest(harness.DaemonTest):
         for measured, one in zip(self.windows, replayed["windows"]):
             for key in ("balancedness", "balancedness_static", "balancedness_without_eplb"):
                 self.assertAlmostEqual(one[key], measured[key], delta=1e-9, msg=f"{key} of steps {measured['first_step']}..")
+
+    def test_every_view_has_the_same_number_also_after_kills_of_the_daemon(self):
+        """Without cost.token_ns: the step times of the job price its tokens."""
+        daemon = self.started_daemon()
+        job = self.started_job(daemon.endpoint, world=GPUS, steps=600, step_ms=15,
+                               extra=("--split", "batch", "--report-every", str(WINDOW)))
+        job.await_commit()
+        job.await_steps(100)
+        before = json.loads(daemon.get("api/v1/jobs/demo"))
+        self.assertIsNotNone(before["saved_seconds"], before["saved_basis"])
+        daemon.kill()
+        daemon.start()
+        self.assertEqual(job.wait(120), [0] * GPUS, [path.read_text() for path in job.errors])
+        harness.wait_for(lambda: json.loads(daemon.get("api/v1/jobs/demo"))["state"] == "FINISHED", 30, "the job is FINISHED")
+        after = self.views(daemon)
+        self.assertGreater(after["saved_seconds"], before["saved_seconds"])
+        self.assertIn("fullest GPUs of each batch against one slot per expert", after["saved_basis"])
+        # Whether the slope of the step times is certain depends on how busy this machine is.
+        self.assertRegex(after["saved_basis"], "measured from the step times of|assumes that experts take half of a step")
+        daemon.kill()
+        daemon.start()
+        self.assertEqual(self.views(daemon), after)
+
+    def views(self, daemon):
+        """The figure, which the page's API, metrics, status, report and the demonstration's last screen have alike."""
+        job = json.loads(daemon.get("api/v1/jobs/demo"))
+        status = json.loads(harness.eplbctl("status", "-o", "json", "--endpoint", daemon.endpoint).stdout)["jobs"][0]
+        report = self.eplbctl("report", "--job", "demo", "-o", "json", "--endpoint", daemon.endpoint)
+        self.assertEqual({one["saved_seconds"] for one in (job, status, report)}, {job["saved_seconds"]})
+        self.assertEqual({one["saved_basis"] for one in (job, status, report)}, {job["saved_basis"]})
+        metric = float(re.search(r'^eplb_saved_seconds{.*} (\S+)$', daemon.get("metrics"), re.M)[1])
+        self.assertAlmostEqual(metric, job["saved_seconds"], delta=1e-9)
+        for words in (("status",), ("report", "--job", "demo")):
+            first = harness.eplbctl(*words, "--endpoint", daemon.endpoint).stdout.splitlines()[0]
+            self.assertTrue(first.startswith(f"demo: {job['saved_seconds']:.1f} s saved, net of pauses of "), first)
+        screen = demo._saved(report, 1.0)
+        self.assertTrue(screen.startswith(f"saved     {job['saved_seconds']:.1f} s") and screen.endswith(job["saved_basis"]), screen)
+        return {key: job[key] for key in ("saved_seconds", "saved_basis", "spent_seconds")}
 
 
 if __name__ == "__main__":

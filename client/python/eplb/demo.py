@@ -164,10 +164,12 @@ def _run(options: argparse.Namespace, processes: _Processes) -> int:
     events = run / "events.json"
     if _ask([eplbctl, "get", "events", "--limit", 1000, "-o", "json", "--endpoint", addresses["grpc"]], events) != 0:
         events.unlink()
+    job_file = run / "job.json"
+    _ask([eplbctl, "report", "--job", "demo", "-o", "json", "--endpoint", addresses["grpc"]], job_file)
     ended = _end(daemon)
     if code and not (run / "run.json").exists():
         return code
-    report = _report(eplbctl, run)
+    report = _report(eplbctl, run, json.loads(job_file.read_bytes() or b"{}"))
     return code or ended or report
 
 
@@ -221,27 +223,34 @@ def _ask(command: Sequence[object], output: Path) -> int:
         return subprocess.run([str(word) for word in command], stdin=subprocess.DEVNULL, stdout=file, timeout=120).returncode
 
 
-def _report(eplbctl: Path, run: Path) -> int:
+def _report(eplbctl: Path, run: Path, job: Dict[str, Any]) -> int:
     """Writes the report and the page, and prints what they show. returns: the exit code of the report."""
     figures = run / "report.json"
     code = _ask([eplbctl, "report", run, "--min-rebalances", 3, "--out", figures], run / "report.txt")
     # Windows as short as the daemon's, for the lines of the page.
     page = _ask([eplbctl, "report", run, "--window-steps", 10, "--html", run / "report.html"], Path(os.devnull))
     if figures.exists():
-        print(_summary(json.loads(figures.read_bytes()), run))
+        print(_summary(json.loads(figures.read_bytes()), job, run))
     return code or page
 
 
-def _summary(report: Dict[str, Any], run: Path) -> str:
-    """The figures of a report; a run without a switch has nothing to compare."""
+def _saved(job: Dict[str, Any], measured: float) -> str:
+    """The daemon's figure, which is also that of its page, its metrics and `eplbctl status`."""
+    saved = job.get("saved_seconds")
+    if saved is None:
+        return f"saved     {job.get('saved_basis', 'not known: no daemon answered')}"
+    share = f", {abs(100 * saved / (measured + saved)):.1f} % of the time without EPLB" if measured + saved > 0 else ""
+    return f"{'saved' if saved >= 0 else 'LOST '}     {abs(saved):.1f} s{share}\nbasis     {job['saved_basis']}"
+
+
+def _summary(report: Dict[str, Any], job: Dict[str, Any], run: Path) -> str:
+    """The figures of a job and of its report; a run without a switch has nothing to compare."""
     rows, problems = report["comparison"], report["problems"]
-    ran, without, measured = rows["run"], rows["without_eplb_predicted"], report["time"]["measured_seconds"]
-    lines = [f"ran       {report['ranks']} ranks, {report['steps']} steps, {report['rebalances']} rebalances"]
-    if report["rebalances"] and ran["balancedness"] and measured and without["total_seconds"]:
-        share = 1 - measured / without["total_seconds"]
+    ran, without = rows["run"], rows["without_eplb_predicted"]
+    lines = [f"ran       {report['ranks']} ranks, {report['steps']} steps, {report['rebalances']} rebalances",
+             _saved(job, report["time"]["measured_seconds"])]
+    if report["rebalances"] and ran["balancedness"]:
         lines += [
-            f"time      {abs(100 * share):.1f} % {'less' if share >= 0 else 'more'} than without EPLB: {measured:.1f} s measured, pauses "
-            f"included, {without['total_seconds']:.1f} s predicted for experts that never move",
             f"balance   {without['balancedness']:.3f} without EPLB (predicted), {ran['balancedness']:.3f} measured; 1 is best",
             f"moved     {(ran['bytes_moved'] or 0) / 1e6:.1f} MB of experts; the longest pause was "
             f"{1e3 * report['time']['longest_pause_seconds']:.0f} ms"]

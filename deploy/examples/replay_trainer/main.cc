@@ -163,9 +163,8 @@ int Main(int argc, char** argv) {
   options.client.job = "demo";
   double step_ms = 0;
   std::string slow_rank;
-  CLI::App app{
-      "Demonstration trainer: replays a recorded router trace with real expert memory and verifies "
-      "every byte"};
+  CLI::App app{"Demonstration trainer: replays a router trace and verifies every byte"};
+  WrapHelp(app);
   app.set_version_flag("--version", "eplb-trainer " EPLB_VERSION);
   AddJobOptions(app, options);
   AddRunOptions(app, options, step_ms, slow_rank);

@@ -23,14 +23,14 @@ double StepsOf(const Window& window) {
   return static_cast<double>(window.last_step - window.first_step + 1);
 }
 
-// Returns the mean time of the window's steps, from the arrival of its reports and of those before;
-// none if a switch was in it, or if it was unusually long or short.
+// Returns the mean time of the window's steps without pauses, from the arrival of its reports and
+// of those before; none if it was unusually long or short.
 std::optional<double> TimeOfSteps(const Job& job, const Window& window,
                                   const WindowArrival& before) {
-  const std::vector<int64_t>& versions = job.windows.measured->versions;
-  const bool switched = versions.size() != 1 || versions.front() != before.version;
-  if (switched || window.first_step != before.last_step + 1) return std::nullopt;
-  const double seconds = absl::ToDoubleSeconds(window.complete_at - before.at) / StepsOf(window);
+  if (window.first_step != before.last_step + 1) return std::nullopt;
+  const double pauses = job.decisions.account.pause_seconds - before.pause_seconds;
+  const double elapsed = absl::ToDoubleSeconds(window.complete_at - before.at);
+  const double seconds = (elapsed - pauses) / StepsOf(window);
   const double usual = SecondsPerStep(job.current->rate);
   const bool fits = usual > 0 && seconds < kUsualFactor * usual && usual < kUsualFactor * seconds;
   return fits ? std::optional(seconds) : std::nullopt;
@@ -56,9 +56,7 @@ void AddWindow(const State& state, Job& job, const Window& window, const WindowA
                           .seconds = *seconds,
                           .peak_tokens = measured.peak_load / steps,
                           .mean_tokens = tokens / job.current->shape.num_gpus / steps};
-  std::optional<StepSample>& sampled = job.decisions.sampled;
-  if (sampled) AddPair(*sampled, sample, account.saved);
-  sampled = sample;
+  AddSample(sample, job.decisions.sampled, account.saved);
 }
 
 // The account as it is: a price that the configuration has now replaces the one at the last window.
@@ -92,9 +90,10 @@ std::string BasisText(const Job& job, const Account& account) {
 
 void NoteSaved(DecisionContext& context, Job& job, bool measured) {
   const Window& window = job.windows.complete.back();
-  WindowArrival arrival{.last_step = window.last_step, .at = window.complete_at};
-  if (measured) arrival.version = job.windows.measured->versions.back();
-  const WindowArrival before = std::exchange(job.decisions.arrival, arrival);
+  const WindowArrival before =
+      std::exchange(job.decisions.arrival, {.last_step = window.last_step,
+                                            .at = window.complete_at,
+                                            .pause_seconds = job.decisions.account.pause_seconds});
   if (!measured) return;
   AddWindow(context.state, job, window, before);
   absl::Time& written = job.decisions.account_written;

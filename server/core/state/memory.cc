@@ -253,7 +253,7 @@ void BeginRun(Job& job, const std::string& run_id) {
   job.decisions.last_step.reset();
   job.decisions.back_off = {};
   CloseRun(job.decisions.account);
-  job.decisions.sampled.reset();
+  job.decisions.sampled = {};
   job.speeds = {};
   job.decisions.predictions = NewPredictions();
   job.decisions.chooser = {};

@@ -403,11 +403,11 @@ struct Speeds {
   std::string unused;         // why decisions use no GPU speeds, as was recorded; empty: none
 };
 
-// When a load window was complete, and the version that its last steps ran under; -1: not known.
+// When a load window was complete, and the pauses of the job until then.
 struct WindowArrival {
   int64_t last_step = -1;
   absl::Time at = absl::InfinitePast();
-  int64_t version = -1;
+  double pause_seconds = 0;
 };
 
 // Decisions for the current run, and what came of them. Each decision by itself is in Job::plans.
@@ -421,8 +421,8 @@ struct Decisions {
   v1::PredictionCounts prediction_counts;  // since the daemon started
   std::deque<MeasuredPause> pauses;        // pauses of the newest chunks
   Account account;
-  WindowArrival arrival;              // arrival of the newest complete window
-  std::optional<StepSample> sampled;  // newest window whose time is in the account's pairs
+  WindowArrival arrival;  // arrival of the newest complete window
+  StepMean sampled;       // windows whose time is in the account's sums
   absl::Time account_written = absl::InfinitePast();
   int64_t commits = 0;       // since the daemon started
   double solve_seconds = 0;  // solver's time for its newest answer

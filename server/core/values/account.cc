@@ -11,7 +11,7 @@
 namespace eplb::core {
 namespace {
 
-constexpr int64_t kLeastPairs = 8;
+constexpr int64_t kLeastWindows = 8;
 constexpr double kMostError = 0.5;  // two standard errors of the slope, as a fraction of it
 
 // The least-squares slope of `seconds` over `peak` through the origin at equal `mean`, and twice
@@ -20,16 +20,16 @@ TokenTime SlopeOf(const wire::SavedTime& sums) {
   double peak_peak = sums.peak_peak;
   double peak_seconds = sums.peak_seconds;
   double seconds_seconds = sums.seconds_seconds;
-  auto freedom = static_cast<double>(sums.pairs - 1);
+  auto freedom = static_cast<double>(sums.windows - 1);
   if (sums.mean_mean > 0) {  // zero if all steps have the same number of tokens
     peak_peak -= sums.peak_mean * sums.peak_mean / sums.mean_mean;
     peak_seconds -= sums.peak_mean * sums.mean_seconds / sums.mean_mean;
     seconds_seconds -= sums.mean_seconds * sums.mean_seconds / sums.mean_mean;
     freedom -= 1;
   }
-  // A peak that only follows the mean leaves a rounding error, which is no sample.
+  // If the peak only follows the mean, rounding errors are all that is left of it.
   constexpr double kRounding = 1e-9;
-  if (sums.pairs < kLeastPairs || !(peak_peak > kRounding * sums.peak_peak)) return {};
+  if (sums.windows < kLeastWindows || !(peak_peak > kRounding * sums.peak_peak)) return {};
   const double slope = peak_seconds / peak_peak;
   const double left = std::max(0.0, seconds_seconds - slope * peak_seconds);
   const double error = 2 * std::sqrt(left / freedom / peak_peak);
@@ -39,12 +39,19 @@ TokenTime SlopeOf(const wire::SavedTime& sums) {
 
 }  // namespace
 
-void AddPair(const StepSample& before, const StepSample& after, wire::SavedTime& sums) {
-  const auto weight = static_cast<double>(std::min(before.steps, after.steps));
-  const double peak = after.peak_tokens - before.peak_tokens;
-  const double mean = after.mean_tokens - before.mean_tokens;
-  const double seconds = after.seconds - before.seconds;
-  ++sums.pairs;
+void AddSample(const StepSample& sample, StepMean& before, wire::SavedTime& sums) {
+  const auto weight = static_cast<double>(sample.steps);
+  const double peak = sample.peak_tokens - before.mean.peak_tokens;
+  const double mean = sample.mean_tokens - before.mean.mean_tokens;
+  const double seconds = sample.seconds - before.mean.seconds;
+  const bool first = before.windows == 0;
+  before.windows = std::min(before.windows + 1, kMeanOf);
+  const double share = 1 / static_cast<double>(before.windows);
+  before.mean.peak_tokens += share * peak;
+  before.mean.mean_tokens += share * mean;
+  before.mean.seconds += share * seconds;
+  if (first) return;
+  ++sums.windows;
   sums.peak_peak += weight * peak * peak;
   sums.peak_mean += weight * peak * mean;
   sums.mean_mean += weight * mean * mean;
@@ -86,8 +93,8 @@ std::string TokenTimeText(const wire::SavedTime& sums) {
     case TokenTime::Source::kGiven:
       return costs + ", as cost.token_ns states";
     case TokenTime::Source::kMeasured:
-      return absl::StrFormat("%s +- %.0f %%, measured from the step times of %d pairs of windows",
-                             costs, std::ceil(100 * time.error), sums.pairs);
+      return absl::StrFormat("%s +- %.0f %%, measured from the step times of %d windows", costs,
+                             std::ceil(100 * time.error), sums.windows);
     case TokenTime::Source::kAssumed:
       return costs +
              ", which assumes that experts take half of a step: step times do not show it yet";

@@ -25,14 +25,23 @@ struct Account {
   wire::SavedTime saved = {};
 };
 
-// Adds what two windows show: by how much the time of a step changed while the tokens of the
-// fullest GPUs changed.
-void AddPair(const StepSample& before, const StepSample& after, wire::SavedTime& sums);
+// Mean of the newest windows, with which the next one is compared: what changes slowly, such as the
+// length of sequences, is in both.
+struct StepMean {
+  int64_t windows = 0;
+  StepSample mean = {};
+};
+
+// Adds what a window shows: by how much the time of a step and the tokens of the fullest GPUs
+// differ from the mean of the windows before, of which at most kMeanOf count. The first one is that
+// mean.
+inline constexpr int64_t kMeanOf = 16;
+void AddSample(const StepSample& sample, StepMean& before, wire::SavedTime& sums);
 
 // Time that one token more on the fullest GPU adds to a step.
 struct TokenTime {
   // kMeasured: the slope of the step time over the tokens of the fullest GPU, at equal tokens in
-  // all, over pairs of windows. It counts once two standard errors are at most half of it.
+  // all, over windows. It counts once two standard errors are at most half of it.
   // kAssumed: experts take half of a step, because the slope is not certain yet.
   enum class Source { kNone, kGiven, kMeasured, kAssumed };
   Source source = Source::kNone;
@@ -49,7 +58,7 @@ double GrossSeconds(const Account& account);
 // Ends the account of a run: its savings are kept in seconds, its other sums begin anew.
 void CloseRun(Account& account);
 
-// "a token costs 1.2 us +- 9 %, measured from the step times of 41 pairs of windows".
+// "a token costs 1.2 us +- 9 %, measured from the step times of 41 windows".
 std::string TokenTimeText(const wire::SavedTime& sums);
 
 }  // namespace eplb::core

@@ -19,7 +19,7 @@ class DoctorTest : public FilesTest {
  protected:
   DoctorTest() { *daemon_.status.add_jobs() = HealthyJob(); }
   DoctorOptions Options(Format format = Format::kTable) const {
-    return {.query = daemon_.Options(format)};
+    return {.query = daemon_.Options(format), .all = true};
   }
   ScriptedQuery daemon_;
 };
@@ -51,6 +51,22 @@ TEST_F(DoctorTest, DecisionsThatCannotBeReadHideNoJob) {
   const Output output = RunDoctor(Options(), kPlain);
   EXPECT_EQ(output.exit_code, kConditionNotMet) << output.message;
   EXPECT_THAT(output.out, Says("train plans: the decisions cannot be listed", "ok       other "));
+}
+
+TEST_F(DoctorTest, WhatIsWellIsCountedAndTroublesAreListed) {
+  for (int i = 1; i < 20; ++i) {
+    v1::JobStatus job = HealthyJob();
+    job.set_job(absl::StrCat("job-", i));
+    *daemon_.status.add_jobs() = job;
+  }
+  const std::string good = RunDoctor({.query = daemon_.Options()}, kPlain).out;
+  EXPECT_THAT(good, ::testing::MatchesRegex("20 jobs ok \\([0-9]+ checks; --all lists them\\)\n"));
+  daemon_.status.mutable_jobs(7)->set_coverage(0.5);
+  daemon_.status.mutable_jobs(7)->set_saved_seconds(-3);
+  const std::string one = RunDoctor({.query = daemon_.Options()}, kPlain).out;
+  EXPECT_THAT(one, Says("19 jobs ok, 1 with trouble (", "warning  job-7 reports: 50.0 %",
+                        "warning  job-7 saved: 3.0 s LOST"));
+  EXPECT_LE(CountOf("\n", one), 6u);
 }
 
 // Ranks that differ, every variable and a note: the longest check there is.

@@ -1,6 +1,7 @@
 """eplbctl help: its pages explain the words of the reasons, and the manual has them."""
 import pathlib
 import re
+import subprocess
 import unittest
 
 import command
@@ -41,6 +42,30 @@ class HelpTest(unittest.TestCase):
             page = command.run("help", *words)
             self.assertEqual((page.returncode, page.stderr), (0, ""))
             self.assertEqual(page.stdout, command.run(*words, "--help").stdout)
+
+    def test_no_line_of_any_help_is_wider_than_80_columns(self):
+        def commands(*words):
+            """The words of each command below this one, and this one."""
+            page = command.run(*words, "--help")
+            self.assertEqual((page.returncode, page.stderr), (0, ""), words)
+            yield words, page.stdout
+            for name in re.findall(r"^  ([a-z]+)(?: |$)", page.stdout.partition("Subcommands:\n")[2], re.M):
+                yield from commands(*words, name)
+
+        pages = dict(commands())
+        self.assertGreater(len(pages), 30)
+        for program in ("eplbd", "eplb-trainer"):
+            pages[program] = subprocess.run([command.EPLBCTL.parent / program, "--help"], capture_output=True, text=True, timeout=30, check=True).stdout
+        wide = [(words, line) for words, page in pages.items() for line in page.splitlines() if len(line) > 80]
+        self.assertEqual(wide, [])
+
+    def test_a_job_is_named_by_its_place_or_by_its_flag(self):
+        for words in (("status",), ("top",), ("explain",), ("doctor",), ("get", "jobs"), ("get", "ranks"), ("get", "placement"), ("get", "plan", "3"),
+                      ("get", "plans"), ("get", "windows"), ("get", "events"), ("pause",), ("resume",), ("rebalance",), ("rollback",), ("forget",),
+                      ("set", "policy", "mode=apply"), ("diff", "v1", "v2"), ("wait", "--for", "connected", "--timeout", "1s")):
+            for name in (("train",), ("--job", "train")):
+                done = command.run(*words, *name, "--endpoint", "127.0.0.1:1")
+                self.assertIn(done.returncode, (3, 7), (words, name, done.stderr))
 
     def test_the_manual_has_it(self):
         self.assertIn("eplbctl help", command.run("man").stdout)

@@ -136,6 +136,10 @@ class LiveTest(CommandTest):
         small = screen.wait_for(lambda text: "more line" in text, "that is cut")
         self.assertEqual((len(small), small[-1]), (2, "... 2 more lines"))
         self.assertLessEqual(max(map(len, small)), 20)
+        for keys, last in (("j", "... 1 line above, 1 "), ("\x1b[B", "... 2 lines above"), ("\x1b[5~", "... 1 line above, 1 "), ("G", "... 2 lines above"),
+                           ("k", "... 1 line above, 1 "), ("g", "... 2 more lines"), (" ", "... 1 line above, 1 ")):
+            screen.press(keys)
+            screen.wait_for(lambda text: text.endswith("\n" + last), f"after {keys!r}")  # noqa: B023
         screen.resize(24, 80)
         large = screen.wait_for(lambda text: "more line" not in text, "for the larger window")
         self.assertEqual(large[-1], "no job has connected yet")

@@ -3,6 +3,9 @@
 
 #include <string>
 
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_format.h"
+
 #include "base/json_value.h"
 #include "client/cli/commands.h"
 #include "proto/wire/placement_files.h"
@@ -38,11 +41,65 @@ class QueryTest : public FilesTest {
 
 TEST_F(QueryTest, StatusTellsTheDaemonAndEachJob) {
   const std::string output = TextOf(RunStatus({.query = Options()}, kPlain));
-  EXPECT_THAT(output, StartsWith("eplbd 0.1.0, up 2h 05m, term 0, ready\n"));
+  EXPECT_THAT(output, StartsWith("train?[31m: time saved is not known\n"
+                                 "eplbd 0.1.0, up 2h 05m, term 0, ready\n"));
   EXPECT_THAT(output, Says("PREPARING", "7/8", "12,345", "0.750", "0.6125", "waits for ranks 3, 5",
                            "last decision: moved 12 experts"));
   EXPECT_THAT(output, Not(HasSubstr("\x1b")));
   EXPECT_TRUE(FitsInto(output, 80)) << output;
+}
+
+TEST_F(QueryTest, TwentyJobsFitOneScreenWithTroubleFirst) {
+  daemon_.status.clear_jobs();
+  for (int i = 0; i < 20; ++i) {
+    v1::JobStatus& job = *daemon_.status.add_jobs();
+    job = HealthyJob();
+    job.set_job(absl::StrFormat("pretrain-moe-64x8-%02d", i));
+    job.set_saved_seconds(i == 9 ? -60 : 3600);
+    job.set_step(1'234'567);
+  }
+  daemon_.status.mutable_jobs(12)->set_stalled("hung");
+  daemon_.status.mutable_jobs(12)->set_stalled_reason("rank 3 has not answered for 40 s, " +
+                                                      std::string(100, 'x'));
+  const auto status = [this](const std::string& sort, const std::string& filter = "") {
+    return TextOf(RunStatus({.query = Options(), .sort = sort, .filter = filter}, {.width = 80}));
+  };
+  const std::string output = status("");
+  EXPECT_LE(CountOf("\n", output), 30u) << output;
+  EXPECT_TRUE(FitsInto(output, 80)) << output;
+  EXPECT_THAT(output, StartsWith("20 jobs: 18h 59m saved, net of pauses of 0 s; 1 lost time\n"));
+  const auto place = [&output](const char* job) { return output.find(job); };
+  EXPECT_LT(place("8-12"), place("8-09")) << "a stalled job before one that lost time";
+  EXPECT_LT(place("8-09"), place("8-00"));
+  EXPECT_THAT(output, Says("8-12: STALLED (hung): rank 3", "8-09: 1m 00s LOST"));
+  const std::string by_name = status("name");
+  EXPECT_LT(by_name.find("8-00"), by_name.find("8-12"));
+  EXPECT_LT(status("saved").find("8-09"), status("saved").find("8-00"));
+  EXPECT_THAT(status("", "STALLED"), AllOf(HasSubstr("8-12"), Not(HasSubstr("8-00"))));
+  EXPECT_THAT(status("", "nothing"), HasSubstr("no job matches --filter"));
+  const std::string json = TextOf(RunStatus({.query = Options(Format::kJson)}, kPlain));
+  EXPECT_LT(json.find("8-00"), json.find("8-12")) << "JSON stays by name";
+}
+
+TEST_F(QueryTest, OneJobOpensWithTheTimeThatItSavedAndNamesTheBasis) {
+  v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
+  job.set_job("train");
+  job.set_saved_seconds(41.23);
+  job.set_spent_seconds(0.5);
+  job.set_saved_basis("a token costs 2 us, as cost.token_ns states");
+  job.set_last_reason("kept, yy" + std::string(200, ' ') + "zz");
+  std::string output = TextOf(RunStatus({.query = Options()}, kPlain));
+  EXPECT_THAT(output, StartsWith("train: 41.2 s saved, net of pauses of 500.0 ms\n"));
+  EXPECT_THAT(output, Says("saved: a token costs 2 us", "last decision: kept, yy"));
+  EXPECT_THAT(output, Not(HasSubstr("zz"))) << "explain has all of it";
+  const std::string report = TextOf(RunReportCommand({.query = Options(), .job = "train"}, kPlain));
+  EXPECT_THAT(report, StartsWith("train: 41.2 s saved, net of pauses of 500.0 ms\n"));
+  EXPECT_THAT(TextOf(RunReportCommand({.query = Options(Format::kJson), .job = "train"}, kPlain)),
+              HasSubstr(R"("saved_seconds": 41.23)"));
+  EXPECT_EQ(RunReportCommand({.query = Options()}, kPlain).exit_code, kUsage);
+  job.set_saved_seconds(-2);
+  output = TextOf(RunStatus({.query = Options()}, kPlain));
+  EXPECT_THAT(output, StartsWith("train: 2.0 s LOST, net of pauses of 500.0 ms: one slot per"));
 }
 
 TEST_F(QueryTest, StatusOfOneJobLeavesTheOthersOut) {

@@ -155,7 +155,10 @@ grpc::Status ScriptedQuery::GetJob(grpc::ServerContext* context, const v1::GetJo
 grpc::Status ScriptedQuery::GetPlacement(grpc::ServerContext* context,
                                          const v1::GetPlacementRequest* request,
                                          v1::GetPlacementResponse* response) {
-  if (request->job() != kJob) return {grpc::StatusCode::NOT_FOUND, "no job " + request->job()};
+  const auto is_asked = [request](const auto& job) { return job.job() == request->job(); };
+  if (request->job() != kJob && std::ranges::none_of(status.jobs(), is_asked)) {
+    return {grpc::StatusCode::NOT_FOUND, "no job " + request->job()};
+  }
   const auto found = request->has_version()
                          ? placements.find(static_cast<int64_t>(request->version()))
                          : (placements.empty() ? placements.end() : std::prev(placements.end()));

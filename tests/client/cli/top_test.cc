@@ -22,6 +22,7 @@ TEST_F(TopTest, TheMostImportantComesFirst) {
   EXPECT_THAT(
       text,
       StartsWith("train  PREPARING 12.0 s  ranks 7/8  step 12,345  version 3\n"
+                 "time saved is not known\n"
                  "measured 0.7500 on steps 12200..12249 | without EPLB 0.6250 | static 0.6125"));
   EXPECT_THAT(text, HasSubstr("GPU loads, all layers, steps 400..449"));
   EXPECT_TRUE(FitsInto(text, 80)) << text;

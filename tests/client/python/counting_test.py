@@ -43,7 +43,7 @@ class Views:
     def all(self):
         """Data that the last rank collects while the job still trains."""
         metrics = self.get("/metrics")
-        doctor = self.eplbctl("doctor")
+        doctor = self.eplbctl("doctor", "--all")
         return {
             "status": self.eplbctl("status").stdout,
             "jobs": self.eplbctl("get", "jobs").stdout,

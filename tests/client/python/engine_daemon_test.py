@@ -75,7 +75,7 @@ class Cases:
         self.assertNotEqual(maps[4], maps[3])
         self.assertEqual(self.shown("chat-2x8/placement")["placement"]["physical_to_logical_map"], maps[-1])
         for command, text in (("status", f"{self.NAME} asks for placements; a step is a question"), ("get plans", "committed"),
-                              ("explain", "Job chat-2x8: IDLE"), ("doctor", f"{self.NAME} asks for 4 GPUs, at question 6")):
+                              ("explain", "Job chat-2x8: IDLE"), ("doctor --all", f"{self.NAME} asks for 4 GPUs, at question 6")):
             told = ranks.harness.eplbctl(*command.split(), "--job", "chat-2x8", "--endpoint", self.daemon.endpoint)
             self.assertIn(text, " ".join(told.stdout.split()))
 

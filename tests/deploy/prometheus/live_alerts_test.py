@@ -183,15 +183,17 @@ class LiveAlertsTest(harness.DaemonTest):
         changing.counts = [30, 30] + [10] * 6
         changing.connect().train()
         # Without EPLB each GPU has 80 tokens; the spare slots of experts 0 and 1 are both on GPU 1.
-        worse = self.job("worse")
-        worse.counts = [80, 0, 0, 80]
-        worse.connect(hello=dict(zip((8, 10), raw_rank.static_layout(2, spare=1)))).train()
+        worse, loser = self.job("worse"), self.job("loser")
+        for job in (worse, loser):
+            job.counts = [80, 0, 0, 80]
+            job.connect(hello=dict(zip((8, 10), raw_rank.static_layout(2, spare=1)))).train()
         uncounted = self.job("uncounted")
         uncounted.counts[:] = [0] * 4
         uncounted.connect().train()
         self.expected |= {"EplbPoorBalance": "poor", "EplbPredictionsMiss": "changing", "EplbWorseThanWithout": "worse",
-                          "EplbNotCounting": "uncounted"}
-        return [lambda job=job: job.counts.__setitem__(slice(None), [10] * 4) for job in (poor, worse, uncounted)]
+                          "EplbTimeLost": "loser", "EplbNotCounting": "uncounted"}
+        # Lost time stays lost until the run ends.
+        return [loser.finish, *(lambda job=job: job.counts.__setitem__(slice(None), [10] * 4) for job in (poor, worse, uncounted))]
 
     def test_every_alert_fires_by_its_fault_and_clears(self):
         self.job(WELL).connect().train()

@@ -6,7 +6,6 @@
 
 #include <cmath>
 #include <random>
-#include <vector>
 
 namespace eplb::core {
 namespace {
@@ -20,7 +19,7 @@ constexpr double kOthers = 1e-6;  // seconds of all other work on a token
 
 struct Noise {
   double seconds = 0;      // standard deviation of a window's step time
-  double tokens = 0;       // standard deviation of a step's tokens, as a fraction
+  double tokens = 0;       // standard deviation of the tokens of a step, a fraction
   double imbalance = 0.1;  // standard deviation of peak / mean
 };
 
@@ -28,16 +27,16 @@ struct Noise {
 wire::SavedTime SumsOf(int windows, const Noise& noise, uint32_t seed = 1) {
   std::mt19937 random(seed);
   std::normal_distribution<double> normal;
-  std::vector<StepSample> samples;
+  StepMean before;
   wire::SavedTime sums;
   for (int i = 0; i < windows; ++i) {
     const double mean = 100'000 * (1 + noise.tokens * normal(random));
     const double peak = mean * (1.4 + noise.imbalance * normal(random));
     const double seconds = kFixed + kSlope * peak + kOthers * mean + noise.seconds * normal(random);
-    samples.push_back({.steps = 50, .seconds = seconds, .peak_tokens = peak, .mean_tokens = mean});
     sums.peak_tokens += 50 * peak;
     sums.step_seconds += 50 * seconds;
-    if (i > 0) AddPair(samples[samples.size() - 2], samples.back(), sums);
+    AddSample({.steps = 50, .seconds = seconds, .peak_tokens = peak, .mean_tokens = mean}, before,
+              sums);
   }
   return sums;
 }
@@ -76,7 +75,7 @@ TEST(TokenTimeTest, StepTimesThatDoNotShowItLeaveTheAssumption) {
     EXPECT_DOUBLE_EQ(time.seconds, 0.5 * sums.step_seconds / sums.peak_tokens);
     EXPECT_THAT(TokenTimeText(sums), HasSubstr("assumes that experts take half of a step"));
   }
-  EXPECT_EQ(TokenTimeOf(SumsOf(5, {})).source, Source::kAssumed) << "too few pairs";
+  EXPECT_EQ(TokenTimeOf(SumsOf(5, {})).source, Source::kAssumed) << "too few windows";
 }
 
 TEST(TokenTimeTest, AGivenPriceReplacesWhatStepsShowAndNothingGivesNone) {
@@ -102,7 +101,7 @@ TEST(AccountTest, ARunsSavingsAreKeptInSecondsWhenTheNextOneBegins) {
   EXPECT_NEAR(GrossSeconds(account), 5, 1e-6);
   EXPECT_EQ(account.pause_seconds, 0.5);
   EXPECT_EQ(account.windows, 0);
-  EXPECT_EQ(account.saved.pairs, 0) << "the next run may be of another model";
+  EXPECT_EQ(account.saved.windows, 0) << "the next run may be of another model";
 }
 
 }  // namespace
