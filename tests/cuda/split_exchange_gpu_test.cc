@@ -2,7 +2,9 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <optional>
 #include <thread>
 #include <vector>
@@ -22,9 +24,9 @@ constexpr int32_t kSlots = 2100;
 constexpr int32_t kWords = 5;
 constexpr int64_t kLongDeadline = int64_t{60} * 1'000'000'000;
 
-std::vector<int64_t> NumbersFrom(int64_t first, int32_t count) {
-  std::vector<int64_t> numbers;
-  for (int32_t i = 0; i < count; ++i) numbers.push_back(first + i);
+std::vector<int64_t> NumbersFrom(int64_t first, size_t count) {
+  std::vector<int64_t> numbers(count);
+  std::iota(numbers.begin(), numbers.end(), first);
   return numbers;
 }
 
@@ -64,8 +66,8 @@ class LaunchSplitExchangeTest : public testing::StreamTest<> {
   // The splitter's part of batch `number`. Returns the counts that it saw.
   std::vector<int64_t> Answer(int64_t number) const {
     while (LoadShared(mailbox_.asked) != number && !ends_) std::this_thread::yield();
-    std::vector<int64_t> counts;
-    for (int32_t i = 0; i < kCounts; ++i) counts.push_back(LoadShared(mailbox_.counts + i));
+    std::vector<int64_t> counts(kCounts);
+    for (size_t i = 0; i < counts.size(); ++i) counts[i] = LoadShared(mailbox_.counts + i);
     for (int32_t i = 0; i < kSlots; ++i) StoreShared(mailbox_.answer + i, number + i);
     EXPECT_EQ(LoadShared(mailbox_.tables), 6);
     EXPECT_EQ(LoadShared(mailbox_.drawn), 8);
