@@ -123,7 +123,8 @@ TEST_F(GpuSplitTest, SplitsInTheOrderOfAStreamWithTheBitsOfTheHost) {
         rank.client().CountFor(1, mine.Choices(mine.ids.data()), mine.row.data());
     EXPECT_TRUE(counted.ok()) << counted;
     const std::vector<int64_t> counts = Gather(r);
-    EXPECT_THAT(mine.row.Read(), ::testing::ElementsAreArray(counts.data() + r % 2 * 4, size_t{4}));
+    EXPECT_THAT(mine.row.Read(),
+                ::testing::ElementsAreArray(counts.data() + (r % 2 == 0 ? 0 : 4), size_t{4}));
     ExpectTheSlotsOfTheHost(r, rank.client());
     EXPECT_EQ(rank.client().split_figures().batches, 1);
     EXPECT_EQ(rank.client().split_figures().drawn, 0);
@@ -188,8 +189,9 @@ TEST_F(GpuSplitTest, AKernelSplitsByThePlacementAndTheOptionsInUse) {
             ExpectTheSlotsOfTheHost(r, client);
             ++moves;
           }
-          return placement.physical_to_logical_map[static_cast<size_t>(
-              layer * placement.num_slots + placement.first_local_slot + local_slot)];
+          const auto slots = placement.physical_to_logical_map.subspan(
+              static_cast<size_t>(layer) * static_cast<size_t>(placement.num_slots));
+          return slots[static_cast<size_t>(placement.first_local_slot + local_slot)];
         });
     EXPECT_TRUE(checked.ok()) << checked;
     EXPECT_EQ(moves, 3);
