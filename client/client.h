@@ -263,13 +263,13 @@ struct SplitSetup {
 struct SplitLoopFigures {
   int64_t batches = 0;  // batches that RouteFrom routed, on a GPU once the stream reached them
   int64_t late = 0;     // batches that drew their slots because no split came by the deadline
-  // Batches that drew because Split rejects their counts, or because a switch overtook them.
+  // Batches, also late, that drew because Split rejects their counts or a switch overtook them.
   int64_t refused = 0;
   // Choices that drew their slots, on a GPU of all batches but the newest. Without late and refused
   // batches the counts of some batches were not those of CountFor.
   int64_t drawn = 0;
-  // Version 0 and peak 0 before the first split. If a kernel splits, without tight_gpus, and only
-  // of batches whose placement was current when the figures were read.
+  // Also of a late batch; version 0 and peak 0 before the first. If a kernel splits, without
+  // tight_gpus, and only of batches whose placement was current when the figures were read.
   SplitFigures newest = {};
 };
 

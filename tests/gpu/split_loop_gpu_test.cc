@@ -406,7 +406,7 @@ TEST_F(SplitLoopGpuTest, DrawsWithoutALossIfTheThreadIsStopped) {
 
 // The answer of a late batch meets the next one.
 TEST_F(SplitLoopGpuTest, EachBatchIsSplitOrDrawsIfTheDeadlineIsShort) {
-  constexpr int32_t kBatches = 40;
+  constexpr int32_t kBatches = 20;
   Random random(54);
   NewWorld();
   SplitLoopWorld world(random, 8, absl::Microseconds(10));

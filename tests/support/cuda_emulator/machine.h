@@ -13,8 +13,9 @@
 
 namespace eplb::cuda_emulator {
 
-inline constexpr size_t kSharedBytes = size_t{48} * 1024;      // default of a block on every device
-inline constexpr size_t kMostSharedBytes = size_t{99} * 1024;  // if cudaFuncSetAttribute asks
+inline constexpr size_t kSharedBytes = size_t{48} * 1024;  // default of a block on every device
+// If cudaFuncSetAttribute asks: 99 KB, in whole pages.
+inline constexpr size_t kMostSharedBytes = size_t{100} * 1024;
 inline constexpr int kWarpLanes = 32;
 
 struct LaunchShape {
@@ -25,7 +26,7 @@ struct LaunchShape {
   dim3 grid;
   dim3 block;
   size_t shared_bytes;
-  size_t most_shared_bytes = kSharedBytes;  // of the kernel
+  size_t most_shared_bytes = kSharedBytes;  // limit of the kernel
   cudaStream_t stream;
   bool programmatic;  // may begin before the launch before it on the stream has ended
 };
