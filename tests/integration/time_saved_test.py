@@ -112,7 +112,7 @@ class TimeSavedTest(harness.DaemonTest):
         after = self.views(daemon)
         self.assertGreater(after["saved_seconds"], before["saved_seconds"])
         self.assertIn("fullest GPUs of each batch against one slot per expert", after["saved_basis"])
-        # Whether the slope of the step times is certain depends on how busy this machine is.
+        # A busy machine can leave the slope of the step times uncertain.
         self.assertRegex(after["saved_basis"], "measured from the step times of|assumes that experts take half of a step")
         daemon.kill()
         daemon.start()
