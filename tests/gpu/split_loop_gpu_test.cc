@@ -271,7 +271,7 @@ int32_t NumPartsOf(const Placement& placement, LayerId layer) {
       gpus.push_back(placement.topology().GpuOf(SlotId{slot}).value);
     }
     std::ranges::sort(gpus);
-    gpus.erase(std::ranges::unique(gpus).begin(), gpus.end());
+    gpus.erase(std::unique(gpus.begin(), gpus.end()), gpus.end());
     if (gpus.size() > 1) parts += static_cast<int32_t>(gpus.size());
   }
   return parts;
