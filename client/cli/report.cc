@@ -1,5 +1,5 @@
-// `eplbctl report`: checks and sums up what a run of the demonstration trainer left in its log
-// directory.
+// `eplbctl report`: sums up a job that a daemon knows, or checks and sums up the log directory of a
+// run of the demonstration trainer.
 #include <algorithm>
 #include <utility>
 #include <vector>
@@ -155,10 +155,9 @@ void AddReport(const Flags& root) {
   AddQueryOptions(flags, options.query, {kNotFound, kConditionNotMet}, Formats::kWithTrace);
   flags.SetFooter(absl::StrCat(
       "Examples:\n"
-      "  eplbctl report --job train                        from the daemon\n"
-      "  eplbctl report build/demo --out report.json\n"
-      "  eplbctl report build/demo --html report.html\n"
-      "  eplbctl report build/demo -o trace > trace.json   open in ui.perfetto.dev.\n"
+      "  eplbctl report --job train\n"
+      "  eplbctl report build/demo --out report.json --html report.html\n"
+      "  eplbctl report build/demo -o trace > trace.json   open it in ui.perfetto.dev\n"
       "-o trace needs only the rank-*.jsonl of any job's directory, and checks nothing.\n"
       "Exit 8: something in the logs does not hold.\n",
       flags.footer()));

@@ -24,7 +24,9 @@ inline constexpr auto kFields<SavedTime> =
                Field{"mean_mean", &SavedTime::mean_mean},
                Field{"peak_seconds", &SavedTime::peak_seconds},
                Field{"mean_seconds", &SavedTime::mean_seconds},
-               Field{"seconds_seconds", &SavedTime::seconds_seconds}};
+               Field{"seconds_seconds", &SavedTime::seconds_seconds},
+               Field{"steps", &SavedTime::steps},
+               Field{"of_batches", &SavedTime::of_batches}};
 
 template <>
 inline constexpr auto kFields<JobMemory> =

@@ -125,6 +125,8 @@ struct SavedTime {
   double peak_seconds = 0;
   double mean_seconds = 0;
   double seconds_seconds = 0;
+  int64_t steps = 0;
+  bool of_batches = false;
   friend bool operator==(const SavedTime&, const SavedTime&) = default;
 };
 

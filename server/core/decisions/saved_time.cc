@@ -23,14 +23,14 @@ double StepsOf(const Window& window) {
   return static_cast<double>(window.last_step - window.first_step + 1);
 }
 
-// Returns the mean time of the window's steps without pauses, from the arrival of its reports and
-// of those before; none if it was unusually long or short.
+// Returns the mean time of the window's steps, from the arrival of its reports and of those before;
+// none if a switch was in it, or if it was unusually long or short.
 std::optional<double> TimeOfSteps(const Job& job, const Window& window,
                                   const WindowArrival& before) {
-  if (window.first_step != before.last_step + 1) return std::nullopt;
-  const double pauses = job.decisions.account.pause_seconds - before.pause_seconds;
-  const double elapsed = absl::ToDoubleSeconds(window.complete_at - before.at);
-  const double seconds = (elapsed - pauses) / StepsOf(window);
+  const std::vector<int64_t>& versions = job.windows.measured->versions;
+  const bool switched = versions.size() != 1 || versions.front() != before.version;
+  if (switched || window.first_step != before.last_step + 1) return std::nullopt;
+  const double seconds = absl::ToDoubleSeconds(window.complete_at - before.at) / StepsOf(window);
   const double usual = SecondsPerStep(job.current->rate);
   const bool fits = usual > 0 && seconds < kUsualFactor * usual && usual < kUsualFactor * seconds;
   return fits ? std::optional(seconds) : std::nullopt;
@@ -43,11 +43,12 @@ void AddWindow(const State& state, Job& job, const Window& window, const WindowA
   ++account.windows;
   account.saved_peak_tokens += *measured.peak_load_without_eplb - measured.peak_load;
   account.saved.token_seconds = CostsOf(state, job).token_seconds;
+  account.saved.of_batches = measured.split == SplitMode::kBatch;
   // A step of an engine is a question, which lasts as long as the engine likes.
-  const double usual = SecondsPerStep(job.current->rate);
-  if (!job.current->asking.engine.empty() || !(usual > 0)) return;
+  if (!job.current->asking.engine.empty()) return;
+  account.saved.steps += window.last_step - window.first_step + 1;
   account.saved.peak_tokens += measured.peak_load;
-  account.saved.step_seconds += usual * StepsOf(window);
+  account.saved.step_seconds = SecondsPerStep(job.current->rate);
   const std::optional<double> seconds = TimeOfSteps(job, window, before);
   if (!seconds) return;
   const double steps = StepsOf(window);
@@ -74,11 +75,11 @@ std::string WhyNotKnown(const Job& job, const Account& account) {
   return "not known: the time of a step is not measured yet";
 }
 
-std::string BasisText(const Job& job, const Account& account) {
-  const bool batches = job.windows.measured && job.windows.measured->split == SplitMode::kBatch;
-  std::string text = absl::StrCat(
-      "fullest GPUs of each ", batches ? "batch" : "window", " against one slot per expert, ",
-      CountText(account.windows, "window"), "; ", TokenTimeText(account.saved));
+std::string BasisText(const Account& account) {
+  std::string text =
+      absl::StrCat("fullest GPUs of each ", account.saved.of_batches ? "batch" : "window",
+                   " against one slot per expert, ", CountText(account.windows, "window"), "; ",
+                   TokenTimeText(account.saved));
   if (account.saved.earlier_seconds != 0) {
     absl::StrAppend(&text, "; with ", SecondsText(account.saved.earlier_seconds),
                     " of earlier runs");
@@ -90,10 +91,9 @@ std::string BasisText(const Job& job, const Account& account) {
 
 void NoteSaved(DecisionContext& context, Job& job, bool measured) {
   const Window& window = job.windows.complete.back();
-  const WindowArrival before =
-      std::exchange(job.decisions.arrival, {.last_step = window.last_step,
-                                            .at = window.complete_at,
-                                            .pause_seconds = job.decisions.account.pause_seconds});
+  WindowArrival arrival{.last_step = window.last_step, .at = window.complete_at};
+  if (measured) arrival.version = job.windows.measured->versions.back();
+  const WindowArrival before = std::exchange(job.decisions.arrival, arrival);
   if (!measured) return;
   AddWindow(context.state, job, window, before);
   absl::Time& written = job.decisions.account_written;
@@ -114,7 +114,7 @@ void ShowSaved(const State& state, const Job& job, v1::JobStatus& status) {
   }
   status.set_saved_seconds(FiniteOrZero(GrossSeconds(account) - account.pause_seconds));
   status.set_saved_basis(
-      has_run ? BasisText(job, account)
+      has_run ? BasisText(account)
               : absl::StrCat("earlier runs alone; of this one ", WhyNotKnown(job, account)));
 }
 

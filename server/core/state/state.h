@@ -403,11 +403,11 @@ struct Speeds {
   std::string unused;         // why decisions use no GPU speeds, as was recorded; empty: none
 };
 
-// When a load window was complete, and the pauses of the job until then.
+// When a load window was complete, and the version that its last steps ran under; -1: not known.
 struct WindowArrival {
   int64_t last_step = -1;
   absl::Time at = absl::InfinitePast();
-  double pause_seconds = 0;
+  int64_t version = -1;
 };
 
 // Decisions for the current run, and what came of them. Each decision by itself is in Job::plans.

@@ -65,7 +65,7 @@ TokenTime TokenTimeOf(const wire::SavedTime& sums) {
     return {.source = TokenTime::Source::kGiven, .seconds = sums.token_seconds};
   }
   if (!(sums.peak_tokens > 0) || !(sums.step_seconds > 0)) return {};
-  const double whole_step = sums.step_seconds / sums.peak_tokens;
+  const double whole_step = sums.step_seconds * static_cast<double>(sums.steps) / sums.peak_tokens;
   TokenTime slope = SlopeOf(sums);
   if (slope.source == TokenTime::Source::kNone) {
     return {.source = TokenTime::Source::kAssumed, .seconds = kExpertsShareOfStep * whole_step};

@@ -34,7 +34,8 @@ wire::SavedTime SumsOf(int windows, const Noise& noise, uint32_t seed = 1) {
     const double peak = mean * (1.4 + noise.imbalance * normal(random));
     const double seconds = kFixed + kSlope * peak + kOthers * mean + noise.seconds * normal(random);
     sums.peak_tokens += 50 * peak;
-    sums.step_seconds += 50 * seconds;
+    sums.steps += 50;
+    sums.step_seconds = kFixed + (1.4 * kSlope + kOthers) * 100'000;
     AddSample({.steps = 50, .seconds = seconds, .peak_tokens = peak, .mean_tokens = mean}, before,
               sums);
   }
@@ -72,7 +73,8 @@ TEST(TokenTimeTest, StepTimesThatDoNotShowItLeaveTheAssumption) {
     const wire::SavedTime sums = SumsOf(20, noise);
     const TokenTime time = TokenTimeOf(sums);
     EXPECT_EQ(time.source, Source::kAssumed);
-    EXPECT_DOUBLE_EQ(time.seconds, 0.5 * sums.step_seconds / sums.peak_tokens);
+    EXPECT_DOUBLE_EQ(time.seconds,
+                     0.5 * sums.step_seconds * static_cast<double>(sums.steps) / sums.peak_tokens);
     EXPECT_THAT(TokenTimeText(sums), HasSubstr("assumes that experts take half of a step"));
   }
   EXPECT_EQ(TokenTimeOf(SumsOf(5, {})).source, Source::kAssumed) << "too few windows";
@@ -89,7 +91,8 @@ TEST(TokenTimeTest, AGivenPriceReplacesWhatStepsShowAndNothingGivesNone) {
 TEST(TokenTimeTest, TokensNeverCostMoreThanTheWholeStep) {
   wire::SavedTime sums = SumsOf(20, {});
   sums.step_seconds /= 10;
-  EXPECT_DOUBLE_EQ(TokenTimeOf(sums).seconds, sums.step_seconds / sums.peak_tokens);
+  EXPECT_DOUBLE_EQ(TokenTimeOf(sums).seconds,
+                   sums.step_seconds * static_cast<double>(sums.steps) / sums.peak_tokens);
 }
 
 TEST(AccountTest, ARunsSavingsAreKeptInSecondsWhenTheNextOneBegins) {
