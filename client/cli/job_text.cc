@@ -164,8 +164,9 @@ std::string SavedText(const v1::JobStatus& job) {
     return Printable("time saved is " + (why.empty() ? std::string("not known") : why));
   }
   const std::string pauses = absl::StrCat("net of pauses of ", Seconds(job.spent_seconds()));
-  if (!LostTime(job)) return absl::StrCat(Seconds(job.saved_seconds()), " saved, ", pauses);
-  return absl::StrCat(Seconds(-job.saved_seconds()), " LOST, ", pauses,
+  const std::string about = job.saved_is_assumed() ? "about " : "";
+  if (!LostTime(job)) return absl::StrCat(about, Seconds(job.saved_seconds()), " saved, ", pauses);
+  return absl::StrCat(about, Seconds(-job.saved_seconds()), " LOST, ", pauses,
                       ": one slot per expert would have been faster");
 }
 

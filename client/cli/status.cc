@@ -71,7 +71,8 @@ std::string RanksCell(const v1::JobStatus& job) {
 }
 
 std::string SavedCell(const v1::JobStatus& job) {
-  return job.has_saved_seconds() ? Seconds(job.saved_seconds()) : "";
+  if (!job.has_saved_seconds()) return "";
+  return absl::StrCat(job.saved_is_assumed() ? "~" : "", Seconds(job.saved_seconds()));
 }
 
 std::string JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
@@ -93,6 +94,7 @@ std::string SavedByAll(const v1::GetStatusResponse& response, const Terminal& te
     ++known;
     sum.set_saved_seconds(sum.saved_seconds() + job.saved_seconds());
     sum.set_spent_seconds(sum.spent_seconds() + job.spent_seconds());
+    if (job.saved_is_assumed()) sum.set_saved_is_assumed(true);
     if (LostTime(job)) ++lost;
   }
   const int unknown = response.jobs_size() - known;

@@ -26,7 +26,8 @@ inline constexpr auto kFields<SavedTime> =
                Field{"mean_seconds", &SavedTime::mean_seconds},
                Field{"seconds_seconds", &SavedTime::seconds_seconds},
                Field{"steps", &SavedTime::steps},
-               Field{"of_batches", &SavedTime::of_batches}};
+               Field{"of_batches", &SavedTime::of_batches},
+               Field{"earlier_assumed", &SavedTime::earlier_assumed}};
 
 template <>
 inline constexpr auto kFields<JobMemory> =

@@ -127,6 +127,7 @@ struct SavedTime {
   double seconds_seconds = 0;
   int64_t steps = 0;
   bool of_batches = false;
+  bool earlier_assumed = false;
   friend bool operator==(const SavedTime&, const SavedTime&) = default;
 };
 

@@ -240,7 +240,8 @@ def _saved(job: Dict[str, Any], measured: float) -> str:
     if saved is None:
         return f"saved     {job.get('saved_basis', 'not known: no daemon answered')}"
     share = f", {abs(100 * saved / (measured + saved)):.1f} % of the time without EPLB" if measured + saved > 0 else ""
-    return f"{'saved' if saved >= 0 else 'LOST '}     {abs(saved):.1f} s{share}\nbasis     {job['saved_basis']}"
+    about = "about " if job.get("saved_is_assumed") else ""
+    return f"{'saved' if saved >= 0 else 'LOST '}     {about}{abs(saved):.1f} s{share}\nbasis     {job['saved_basis']}"
 
 
 def _summary(report: Dict[str, Any], job: Dict[str, Any], run: Path) -> str:

@@ -113,6 +113,7 @@ void ShowSaved(const State& state, const Job& job, v1::JobStatus& status) {
     return;
   }
   status.set_saved_seconds(FiniteOrZero(GrossSeconds(account) - account.pause_seconds));
+  status.set_saved_is_assumed(IsAssumed(account));
   status.set_saved_basis(
       has_run ? BasisText(account)
               : absl::StrCat("earlier runs alone; of this one ", WhyNotKnown(job, account)));

@@ -79,9 +79,16 @@ double GrossSeconds(const Account& account) {
          account.saved_peak_tokens * TokenTimeOf(account.saved).seconds;
 }
 
+bool IsAssumed(const Account& account) {
+  return account.saved.earlier_assumed ||
+         (account.saved_peak_tokens != 0 &&
+          TokenTimeOf(account.saved).source == TokenTime::Source::kAssumed);
+}
+
 void CloseRun(Account& account) {
-  account = {.pause_seconds = account.pause_seconds,
-             .saved = {.earlier_seconds = GrossSeconds(account)}};
+  account = {
+      .pause_seconds = account.pause_seconds,
+      .saved = {.earlier_seconds = GrossSeconds(account), .earlier_assumed = IsAssumed(account)}};
 }
 
 std::string TokenTimeText(const wire::SavedTime& sums) {

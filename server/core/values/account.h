@@ -55,6 +55,9 @@ TokenTime TokenTimeOf(const wire::SavedTime& sums);
 // Seconds that the job saved over all its runs, before pauses are subtracted.
 double GrossSeconds(const Account& account);
 
+// True if part of these seconds rests on an assumed time of a token.
+bool IsAssumed(const Account& account);
+
 // Ends the account of a run: its savings are kept in seconds, its other sums begin anew.
 void CloseRun(Account& account);
 

@@ -3,7 +3,7 @@
 
 eplb.account = (() => {
   const { el, redraw, tile, columns, table, behind, panel } = eplb.dom;
-  const { isNumber, seconds, count } = eplb.format;
+  const { isNumber, seconds, savedText, count } = eplb.format;
   const PREDICTION = ["plan", "balancedness_predicted", "balancedness_seen", "switched_step"];
 
   // Sources of the figures.
@@ -26,7 +26,7 @@ eplb.account = (() => {
   };
 
   // The one figure of a job: time saved, net of pauses. note: its basis.
-  const saved = (job, note) => tile("time saved", isNumber(job.saved_seconds) ? seconds(job.saved_seconds) : "not known", note, job.saved_basis,
+  const saved = (job, note) => tile("time saved", savedText(job) ?? "not known", note, job.saved_basis,
     job.saved_seconds < 0 ? "busy" : "");
 
   const create = (context) => {

@@ -29,6 +29,8 @@ eplb.format = (() => {
     if (value === 0) return "0 s";
     return scaled(value, [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"], [1e-3, "ms"], [1e-6, "µs"]]) ?? "0 s";
   };
+  // The time that a job saved: "≈" if it rests on an assumed time of a token; null if it is not known.
+  const savedText = (job) => isNumber(job.saved_seconds) ? `${job.saved_is_assumed ? "≈ " : ""}${seconds(job.saved_seconds)}` : null;
   const bytes = (value) => {
     if (!isNumber(value)) return "–";
     return scaled(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) ?? `${value} B`;
@@ -100,7 +102,7 @@ eplb.format = (() => {
     return { kind: "good", text: job.balancedness > 0 ? "No rebalance in flight" : job.not_measured_reason || "No complete load window yet" };
   };
 
-  return { isNumber, count, counted, balancedness, percent, seconds, bytes, clock, steps, listed, brief, figure, sentence, ended };
+  return { isNumber, count, counted, balancedness, percent, seconds, savedText, bytes, clock, steps, listed, brief, figure, sentence, ended };
 })();
 
 // Windows of one run for charts, steps rising.

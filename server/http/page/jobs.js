@@ -3,7 +3,7 @@
 
 eplb.jobs = (() => {
   const { el, redraw, columns } = eplb.dom;
-  const { sentence, brief, counted, count, seconds, isNumber, ended } = eplb.format;
+  const { sentence, brief, counted, count, savedText, isNumber, ended } = eplb.format;
   const KINDS = { bad: "in trouble", busy: "to watch", good: "well", ended: "ended" };
 
   // Each job as a row, and each name that the daemon refuses to serve.
@@ -14,6 +14,7 @@ eplb.jobs = (() => {
   const SHOWN = ["job", "state", "text", "saved_seconds", "balancedness", "balancedness_without_eplb", "step", "connected_ranks"];
   const OWN = {
     job: { of: (row) => row.refused ? row.job : el("a", { href: `#/${encodeURIComponent(row.job)}` }, row.job) },
+    saved_seconds: { of: (row) => savedText(row) ?? "–" },
     text: { key: "text", name: "now", help: "", of: (row) => brief(row.text) },
     connected_ranks: { of: (row) => ended(row) || row.refused ? "–" : row.connected_ranks === row.world_size ? count(row.world_size)
       : `${count(row.connected_ranks)} of ${count(row.world_size)}` },
@@ -39,7 +40,7 @@ eplb.jobs = (() => {
     return [el("strong", {}, counted(jobs.length, "job")),
       ...URGENCY.map((kind) => [kind, rows.filter((row) => row.kind === kind).length]).filter(([, number]) => number > 0)
         .map(([kind, number]) => el("button", { type: "button", class: `dot ${kind}`, "data-find": KINDS[kind], "aria-pressed": String(words === KINDS[kind]) }, `${count(number)} ${KINDS[kind]}`)),
-      known.length ? el("span", {}, `${seconds(known.reduce((sum, row) => sum + row.saved_seconds, 0))} saved, net of pauses`
+      known.length ? el("span", {}, `${savedText({ saved_seconds: known.reduce((sum, row) => sum + row.saved_seconds, 0), saved_is_assumed: known.some((row) => row.saved_is_assumed) })} saved, net of pauses`
         + (known.length < rows.length ? `, in ${counted(known.length, "job")}` : "")) : null];
   };
 

@@ -97,6 +97,10 @@ TEST_F(QueryTest, OneJobOpensWithTheTimeThatItSavedAndNamesTheBasis) {
   EXPECT_THAT(TextOf(RunReportCommand({.query = Options(Format::kJson), .job = "train"}, kPlain)),
               HasSubstr(R"("saved_seconds": 41.23)"));
   EXPECT_EQ(RunReportCommand({.query = Options()}, kPlain).exit_code, kUsage);
+  job.set_saved_is_assumed(true);
+  EXPECT_THAT(TextOf(RunStatus({.query = Options()}, kPlain)),
+              AllOf(StartsWith("train: about 41.2 s saved"), HasSubstr("~41.2 s")));
+  job.set_saved_is_assumed(false);
   job.set_saved_seconds(-2);
   output = TextOf(RunStatus({.query = Options()}, kPlain));
   EXPECT_THAT(output, StartsWith("train: 2.0 s LOST, net of pauses of 500.0 ms: one slot per"));

@@ -102,9 +102,15 @@ TEST(AccountTest, ARunsSavingsAreKeptInSecondsWhenTheNextOneBegins) {
   EXPECT_NEAR(GrossSeconds(account), 5, 1e-6);
   CloseRun(account);
   EXPECT_NEAR(GrossSeconds(account), 5, 1e-6);
+  EXPECT_FALSE(IsAssumed(account)) << "the slope was certain";
   EXPECT_EQ(account.pause_seconds, 0.5);
   EXPECT_EQ(account.windows, 0);
   EXPECT_EQ(account.saved.windows, 0) << "the next run may be of another model";
+  account.saved_peak_tokens = 1;
+  account.saved.peak_tokens = account.saved.step_seconds = 1;
+  EXPECT_TRUE(IsAssumed(account));
+  CloseRun(account);
+  EXPECT_TRUE(IsAssumed(account)) << "the assumption stays in the sum";
 }
 
 }  // namespace

@@ -12,6 +12,9 @@ test("seconds have three digits and a unit that fits", () => {
   const cases = [[0, "0 s"], [0.0058, "5.80 ms"], [0.0585, "58.5 ms"], [0.585, "585 ms"], [1.25, "1.25 s"], [75, "1.25 min"],
     [5400, "1.50 h"], [-0.326, "−326 ms"], [2e-6, "2.00 µs"], [null, "–"], [NaN, "–"], [Infinity, "–"]];
   for (const [value, text] of cases) assert.equal(format.seconds(value), text);
+  assert.equal(format.savedText({ saved_seconds: 5 }), "5.00 s");
+  assert.equal(format.savedText({ saved_seconds: 5, saved_is_assumed: true }), "≈ 5.00 s");
+  assert.equal(format.savedText({ saved_seconds: null }), null);
 });
 test("bytes are binary", () => {
   for (const [value, text] of [[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [3 * 2 ** 30, "3.00 GiB"], [null, "–"]]) {
