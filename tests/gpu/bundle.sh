@@ -21,7 +21,7 @@ bundle="$(cd "$1" && pwd)"
 readonly kLargestMiB=56
 build=build/bundle
 binaries=(eplbd eplbctl eplb-trainer)
-tests=(cuda_gpu_test migration_gpu_test cuda_bench gemm_loop_bench)
+tests=(cuda_gpu_test migration_gpu_test cuda_bench gemm_loop_bench split_loop_bench)
 
 # An RPATH of the old kind also holds for what the libraries themselves need.
 cmake --preset gpu -B "$build" -DCMAKE_BUILD_WITH_INSTALL_RPATH=ON "-DCMAKE_INSTALL_RPATH=\$ORIGIN/../lib" \

@@ -32,6 +32,7 @@ call3 racecheck 150
 call3 initcheck 90
 call3 synccheck 90
 call3 bench_gemm_loop 60
+call3 bench_split_loop 30
 call3 profile 90'
 readonly kSkipped=77
 # Limits of the output: a line, the ends of failed steps' logs, and everything after the steps.
@@ -219,6 +220,7 @@ run_step() {
     trainer) step "$@" python3 "$gpu/trainer_gpu_test.py" -v ;;
     torch | attach) step "$@" env PYTHONPATH="$bundle/python${PYTHONPATH:+:$PYTHONPATH}" python3 "$gpu/$1_step.py" ;;
     bench_gemm_loop) step "$@" "$tests/gemm_loop_bench" --check ;;
+    bench_split_loop) step "$@" "$tests/split_loop_bench" ;;
     profile) profile "$2" ;;
   esac
   keep

@@ -16,7 +16,7 @@ sys.path.insert(0, str(HERE))
 
 import find_nccl  # noqa: E402
 
-PROGRAMS = ("bin/eplb-trainer", "bin/eplbctl", "tests/cuda_gpu_test", "tests/migration_gpu_test", "tests/cuda_bench", "tests/gemm_loop_bench", "tools/compute-sanitizer", "tools/nvidia-smi", "tools/ncu")
+PROGRAMS = ("bin/eplb-trainer", "bin/eplbctl", "tests/cuda_gpu_test", "tests/migration_gpu_test", "tests/cuda_bench", "tests/gemm_loop_bench", "tests/split_loop_bench", "tools/compute-sanitizer", "tools/nvidia-smi", "tools/ncu")
 RESULTS = ["figures.jsonl", "logs.tgz", "summary.txt"]
 VERDICT = '{"target": "a copy", "figure": "copy_to_memcpy", "value": 2.0, "at_most": 1.2, "verdict": "%s"}'
 # Figures of the three runs that RESULTS.md describes.

@@ -153,7 +153,7 @@ class ReplayTest(command.CommandTest):
                 self.assert_fails(command.run("replay", *good, *more), 2, word)
         self.assert_fails(command.run("replay", *good, "--like", "job", "--endpoint", "127.0.0.1:1"), 3, "cannot reach")
         self.assert_fails(command.run("replay", "--trace", trace, "--gpus", 2, "--slots", 3), 2, "3")
-        self.assert_fails(command.run("replay", "--gpus", 2), 2, "FILE is missing")
+        self.assert_fails(command.run("replay", "--gpus", 2), 2, "--trace is required")
         self.assert_fails(command.run("replay", trace, "--gpus", 2 ** 31 - 1), 2, "--gpus is 2147483647")
         self.assert_fails(command.run("replay", "--trace", self.directory / "no", "--gpus", 2, "--slots", 4), 2, "no")
         torn = self.write("torn.jsonl", lines([[[1, 2]]] * 2)[:-9])
