@@ -108,8 +108,11 @@ nlohmann::ordered_json DecisionJson(const v1::RunDecision& decision) {
 }
 
 Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) {
-  if (options.job.empty() == options.directory.empty()) {
+  if (options.job.empty() && options.directory.empty()) {
     return InvalidInput("DIR is missing; for a job of the daemon give --job");
+  }
+  if (!options.job.empty() && !options.directory.empty()) {
+    return InvalidInput("DIR and --job were given, expected one of them");
   }
   if (!options.job.empty()) return ReportOfJob(options, terminal);
   if (options.window_steps < 1) return InvalidInput("--window-steps must be at least 1");
