@@ -268,13 +268,13 @@ class Attached:
         Collective at both ends; gradients do not move, and step_boundary is refused.
 
         It ends when all ranks have reached its end, also after exceptions. If a rank misses the deadline of all_gather, the
-        client is closed and experts stay in static order. After a failed vote it works while all ranks live. errors: those of
-        the body; of step_boundary; FailedPrecondition if the failed vote left ranks with different placements.
+        client is closed and experts stay in static order. After a failed vote it works while all ranks live. After detach it
+        does nothing. errors: those of the body; of step_boundary; FailedPrecondition if the failed vote left ranks with
+        different placements.
         """
-        if self._is_disabled:
+        if self._is_disabled or not self._is_attached:
             yield
             return
-        self._expect_attached("static_order")
         if self.in_static_order:
             raise FailedPrecondition("static_order was called within static_order")
         here = self._slots
