@@ -3,7 +3,7 @@
 
 eplb.account = (() => {
   const { el, redraw, tile, columns, table, behind, panel } = eplb.dom;
-  const { isNumber, seconds, savedText, count } = eplb.format;
+  const { isNumber, seconds, savedText, lostTime, count } = eplb.format;
   const PREDICTION = ["plan", "balancedness_predicted", "balancedness_seen", "switched_step"];
 
   // Sources of the figures.
@@ -14,8 +14,8 @@ eplb.account = (() => {
       predictions: "No decision with a prediction has switched yet.", candidates: "The policy in force does not choose among candidates.",
     },
     run: {
-      help: "Gross: what all steps would have lasted without EPLB, one slot per expert (predicted), less what they lasted, without boundaries. Spent: boundaries, with votes and switches. Both by rank 0's clock.",
-      spent: "boundaries of all steps", unspent: "the run has no timed step",
+      help: "Gross: what all steps would have lasted without EPLB, one slot per expert (predicted), less what they lasted, without boundaries. Spent: boundaries, with votes and switches. Both by rank 0's clock. Where the run's directory has job.json, both are the daemon's: over its windows, and pauses of switches alone.",
+      spent: "boundaries, or the daemon's pauses", unspent: "the run has no timed step",
       predictions: "A run's directory has predictions in the reasons of its decisions alone.", candidates: "A run's directory does not have them.",
     },
     trace: {
@@ -27,7 +27,7 @@ eplb.account = (() => {
 
   // The one figure of a job: time saved, net of pauses. note: its basis.
   const saved = (job, note) => tile("time saved", savedText(job) ?? "not known", note, job.saved_basis,
-    job.saved_seconds < 0 ? "busy" : "");
+    lostTime(job) ? "busy" : "");
 
   const create = (context) => {
     const words = WORDS[context.kind];

@@ -60,6 +60,9 @@ eplb.format = (() => {
     return `${start.slice(0, clause >= most / 2 ? clause : start.includes(" ") ? start.lastIndexOf(" ") : most - 1)}…`;
   };
 
+  // At most `most` characters of a name, cut in the middle: names of one kind often differ at the end.
+  const briefName = (name, most = 48) => name.length <= most ? name : `${name.slice(0, most - 1 - most / 2)}…${name.slice(-most / 2)}`;
+
   const UNITS = { COUNT: count, RATIO: balancedness, PERCENT: percent, SECONDS: seconds, BYTES: bytes, UNIX_MICROS: utc };
   const plain = (value) => value === true ? "yes" : value === false ? "" : Array.isArray(value) ? value.join(", ") : String(value?.name ?? value ?? "");
   // A value of a message as its column shows it. field: of figures.js.
@@ -79,20 +82,25 @@ eplb.format = (() => {
     if (job.stuck_seconds > 0) return `Stuck for ${seconds(job.stuck_seconds)}: ${job.waiting_for}`;
     if (job.not_counting_reason) return `NOT_COUNTING: ${job.not_counting_reason}`;
     if (job.stalled) return `Balancing has stopped: ${job.stalled_reason}`;
-    if (job.refusal) return `A rank was refused: ${job.refusal}`;
     return "";
   };
+  // Returns the note on a run that gathers its ranks, whether or not an earlier one has ended.
+  const arrival = (job) => job.candidate ? `A newer run, ${job.candidate.run_id}, is not balanced yet` : job.refusal ? `A rank was refused: ${job.refusal}` : "";
   const ended = (job) => ["FINISHED", "FAILED", "LOST", "REPLAYED"].includes(job.state);
-  const isWorse = (job) => job.saved_seconds < 0 || (job.balancedness > 0 && job.balancedness < 0.999 * job.balancedness_without_eplb);
+  // True if a job lost time and its newest switch is not so recent that it may still pay back its pause.
+  const lostTime = (job) => job.saved_seconds < 0
+    && !(!ended(job) && job.step >= job.last_switched_step && isNumber(job.last_switched_step) && isNumber(job.step_seconds) && (job.step - job.last_switched_step) * job.step_seconds < 1800);
+  const isWorse = (job) => lostTime(job) || (job.balancedness > 0 && job.balancedness < 0.999 * job.balancedness_without_eplb);
   // Returns one sentence about a job, without figures. kind: bad, busy (worth a look), good or ended.
   const sentence = (job) => {
     const wrong = trouble(job);
     if (wrong) return { kind: "bad", text: wrong };
     if (job.state === "REPLAYED") return { kind: "ended", text: job.end_reason };
-    if (ended(job)) {
+    if (ended(job) && !(job.state === "FINISHED" && arrival(job))) {
       return { kind: job.state === "FINISHED" ? "ended" : "bad",
         text: `${job.state.toLowerCase()} at step ${count(job.step)}${job.end_reason ? `: ${job.end_reason}` : ""}` };
     }
+    if (arrival(job)) return { kind: "busy", text: arrival(job) };
     if (job.paused) return { kind: "busy", text: job.pause_reason || "paused by an operator" };
     const missing = job.world_size - job.connected_ranks;
     if (missing > 0) return { kind: "busy", text: `${counted(missing, "rank")} of ${count(job.world_size)} not connected` };
@@ -102,7 +110,7 @@ eplb.format = (() => {
     return { kind: "good", text: job.balancedness > 0 ? "No rebalance in flight" : job.not_measured_reason || "No complete load window yet" };
   };
 
-  return { isNumber, count, counted, balancedness, percent, seconds, savedText, bytes, clock, steps, listed, brief, figure, sentence, ended };
+  return { isNumber, count, counted, balancedness, percent, seconds, savedText, bytes, clock, steps, listed, brief, briefName, figure, sentence, ended, lostTime };
 })();
 
 // Windows of one run for charts, steps rising.

@@ -3,7 +3,7 @@
 
 eplb.jobs = (() => {
   const { el, redraw, columns } = eplb.dom;
-  const { sentence, brief, counted, count, savedText, isNumber, ended } = eplb.format;
+  const { sentence, brief, briefName, counted, count, savedText, isNumber, ended, lostTime } = eplb.format;
   const KINDS = { bad: "in trouble", busy: "to watch", good: "well", ended: "ended" };
 
   // Each job as a row, and each name that the daemon refuses to serve.
@@ -13,7 +13,7 @@ eplb.jobs = (() => {
 
   const SHOWN = ["job", "state", "text", "saved_seconds", "balancedness", "balancedness_without_eplb", "step", "connected_ranks"];
   const OWN = {
-    job: { of: (row) => row.refused ? row.job : el("a", { href: `#/${encodeURIComponent(row.job)}` }, row.job) },
+    job: { of: (row) => row.refused ? briefName(row.job) : el("a", { href: `#/${encodeURIComponent(row.job)}` }, briefName(row.job)) },
     saved_seconds: { of: (row) => savedText(row) ?? "–" },
     text: { key: "text", name: "now", help: "", of: (row) => brief(row.text) },
     connected_ranks: { of: (row) => ended(row) || row.refused ? "–" : row.connected_ranks === row.world_size ? count(row.world_size)
@@ -36,12 +36,13 @@ eplb.jobs = (() => {
   };
 
   const summary = (rows, jobs, words) => {
-    const known = rows.filter((row) => isNumber(row.saved_seconds));
-    return [el("strong", {}, counted(jobs.length, "job")),
+    const known = rows.filter((row) => isNumber(row.saved_seconds)), lost = known.filter(lostTime).length;
+    const parts = [el("strong", {}, counted(jobs.length, "job")),
       ...URGENCY.map((kind) => [kind, rows.filter((row) => row.kind === kind).length]).filter(([, number]) => number > 0)
         .map(([kind, number]) => el("button", { type: "button", class: `dot ${kind}`, "data-find": KINDS[kind], "aria-pressed": String(words === KINDS[kind]) }, `${count(number)} ${KINDS[kind]}`)),
-      known.length ? el("span", {}, `${savedText({ saved_seconds: known.reduce((sum, row) => sum + row.saved_seconds, 0), saved_is_assumed: known.some((row) => row.saved_is_assumed) })} saved, net of pauses`
-        + (known.length < rows.length ? `, in ${counted(known.length, "job")}` : "")) : null];
+      known.length ? el("span", { class: lost ? "busy" : null }, `${savedText({ saved_seconds: known.reduce((sum, row) => sum + row.saved_seconds, 0), saved_is_assumed: known.some((row) => row.saved_is_assumed) })} saved, net of pauses`
+        + (known.length < rows.length ? `, in ${counted(known.length, "job")}` : "") + (lost ? `; ${count(lost)} lost time` : "")) : null];
+    return parts.filter(Boolean).flatMap((part, i) => i ? ["·", part] : [part]);
   };
 
   const heading = ({ key, name, number, help }, by) => {
@@ -52,7 +53,7 @@ eplb.jobs = (() => {
   const table = (rows, by) => el("div", { class: "jobs", tabindex: "0", role: "region", "aria-label": "Jobs" }, el("table", {},
     el("thead", {}, el("tr", {}, shown().map((column) => heading(column, by)))),
     el("tbody", {}, rows.length ? rows.map((row) => el("tr", { class: row.kind }, shown().map(({ key, number, of }) =>
-      el("td", { class: `${key}${number ? " number" : ""}${key === "saved_seconds" && row[key] < 0 ? " busy" : ""}${key === "job" ? ` dot ${row.kind}` : ""}`,
+      el("td", { class: `${key}${number ? " number" : ""}${key === "saved_seconds" && lostTime(row) ? " busy" : ""}${key === "job" ? ` dot ${row.kind}` : ""}`,
         title: key === "text" || key === "job" ? row[key] : null }, of(row))))) : el("tr", {}, el("td", { colspan: String(SHOWN.length) }, "No job matches.")))));
 
   const empty = () => [el("h2", {}, "No job has connected yet"),

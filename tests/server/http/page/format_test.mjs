@@ -51,6 +51,9 @@ test("trouble comes before figures", () => {
     [{ balancedness: null, not_measured_reason: "no tokens were counted in steps 0..9" }, "good", "no tokens were counted in steps 0..9"],
     [{ not_counting_reason: "rank 1 has counted no token since step 0", stalled: "decisions" }, "bad", "NOT_COUNTING: rank 1 has counted no token"],
     [{ balancedness: 0.851, balancedness_without_eplb: 0.876 }, "busy", "than without EPLB"], [{ saved_seconds: -1 }, "busy", "than without EPLB"],
+    [{ saved_seconds: -1, last_switched_step: 90, step_seconds: 1 }, "good", "No rebalance"], [{ saved_seconds: -1, last_switched_step: 9, step_seconds: 20 }, "busy", "than without EPLB"],
+    [{ saved_seconds: -1, last_switched_step: null, step_seconds: 1 }, "busy", "than without EPLB"], [{ saved_seconds: -1, state: "FINISHED" }, "ended", "finished"],
+    [{ refusal: "rank 0 is older" }, "busy", "A rank was refused"], [{ candidate: { run_id: "b2" }, state: "FINISHED" }, "busy", "A newer run, b2"],
     [{ balancedness_without_eplb: null }, "good", "No rebalance"], [{ worse_reason: "less even than" }, "busy", "less even than"],
     [{ state: "PREPARING", waiting_for: "rank 3" }, "good", "Rebalancing: waits for rank 3"]];
   for (const [change, kind, text] of cases) {
@@ -64,6 +67,12 @@ test("a line has at most 72 characters and ends with a clause, or with a word", 
   const cases = [["short", "short"], ["x".repeat(72), "x".repeat(72)], ["x".repeat(73), `${"x".repeat(71)}…`],
     [`${"a".repeat(40)}. ${"b".repeat(40)}`, `${"a".repeat(40)}…`], [`${"a".repeat(40)}, ${"b".repeat(40)}`, `${"a".repeat(40)}…`], [`a, ${"b".repeat(60)} ${"c".repeat(20)}`, `a, ${"b".repeat(60)}…`]];
   for (const [text, line] of cases) assert.equal(format.brief(text), line);
+});
+test("a long name is cut in the middle", () => {
+  const name = `prod-moe-${"x".repeat(50)}-run-01`;
+  assert.equal(format.briefName("short"), "short");
+  assert.equal(format.briefName(name).length, 48);
+  assert.match(format.briefName(name), /^prod-moe-x+…x+-run-01$/);
 });
 test("an event stands at the step of its time", () => {
   const windows = [{ first_step: 0, last_step: 9, completed_unix_micros: 100 }, { first_step: 10, last_step: 19, completed_unix_micros: 200 }];
