@@ -14,12 +14,14 @@ from record_release import QUESTIONS
 RECORDED = sorted((harness.DATA / "store").iterdir())
 # Values of a running daemon, or counted from its start.
 VOLATILE = ("state_seconds", "stuck_seconds", "term")
+# Pauses of a release whose savings no longer count.
+DROPPED = ("spent_seconds",)
 
 
 def differences(then, now, where=""):
     """Places where an answer is not what it was, one text each."""
     if isinstance(then, dict) and isinstance(now, dict):
-        return [line for key, value in then.items() if key not in VOLATILE for line in
+        return [line for key, value in then.items() if key not in VOLATILE + DROPPED for line in
                 (differences(value, now[key], f"{where}.{key}") if key in now else [f"{where}.{key} is gone"])]
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return [line for i, (a, b) in enumerate(zip(then, now)) for line in differences(a, b, f"{where}[{i}]")]

@@ -4,6 +4,7 @@ import json
 import pathlib
 import re
 import sys
+import time
 import unittest
 
 import job as harness
@@ -99,14 +100,21 @@ class TimeSavedTest(harness.DaemonTest):
     def test_every_view_has_the_same_number_also_after_kills_of_the_daemon(self):
         """Without cost.token_ns: the step times of the job price its tokens."""
         daemon = self.started_daemon()
-        job = self.started_job(daemon.endpoint, world=GPUS, steps=600, step_ms=15,
+        job = self.started_job(daemon.endpoint, world=GPUS, steps=800, step_ms=15,
                                extra=("--split", "batch", "--report-every", str(WINDOW)))
         job.await_commit()
-        job.await_steps(100)
+        job.await_steps(200)
+        self.assertEqual(harness.eplbctl("pause", "--endpoint", daemon.endpoint).returncode, 0, "an order is written with the account")
         before = json.loads(daemon.get("api/v1/jobs/demo"))
         self.assertIsNotNone(before["saved_seconds"], before["saved_basis"])
         daemon.kill()
         daemon.start()
+        seen = [before]
+        while any(rank.poll() is None for rank in job.ranks):
+            seen.append(json.loads(daemon.get("api/v1/jobs/demo")))
+            self.assertIsNotNone(seen[-1]["saved_seconds"], seen[-1]["saved_basis"])
+            self.assertGreater(seen[-1]["saved_seconds"], 0.95 * max(one["saved_seconds"] for one in seen), (seen[-2:], before))
+            time.sleep(0.05)
         self.assertEqual(job.wait(120), [0] * GPUS, [path.read_text() for path in job.errors])
         harness.wait_for(lambda: json.loads(daemon.get("api/v1/jobs/demo"))["state"] == "FINISHED", 30, "the job is FINISHED")
         after = self.views(daemon)
@@ -128,9 +136,11 @@ class TimeSavedTest(harness.DaemonTest):
         metric = float(re.search(r'^eplb_saved_seconds{.*} (\S+)$', daemon.get("metrics"), re.M)[1])
         self.assertAlmostEqual(metric, job["saved_seconds"], delta=1e-9)
         about = "about " if job["saved_is_assumed"] else ""
+        seconds = job["saved_seconds"]
+        text = f"{seconds:.1f} s" if seconds >= 1 else f"{1000 * seconds:.1f} ms"
         for words in (("status",), ("report", "--job", "demo")):
             first = harness.eplbctl(*words, "--endpoint", daemon.endpoint).stdout.splitlines()[0]
-            self.assertTrue(first.startswith(f"demo: {about}{job['saved_seconds']:.1f} s saved, net of pauses of "), first)
+            self.assertTrue(first.startswith(f"demo: {about}{text} saved, net of pauses of "), first)
         screen = demo._saved(report, 1.0)
         self.assertTrue(screen.startswith(f"saved     {about}{job['saved_seconds']:.1f} s") and screen.endswith(job["saved_basis"]), screen)
         return {key: job[key] for key in ("saved_seconds", "saved_basis", "spent_seconds")}

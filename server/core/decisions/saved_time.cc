@@ -19,20 +19,24 @@ namespace {
 // it, or its reports were read late.
 constexpr double kUsualFactor = 1.5;
 
+// Rises of the step before their median counts. A daemon that recalled a price does without the
+// uneven first ones; a run's first price needs fewer.
+constexpr int kFirstRises = 3;
+constexpr int kRisesOfARecalled = 8;
+
 double StepsOf(const Window& window) {
   return static_cast<double>(window.last_step - window.first_step + 1);
 }
 
 // Returns the mean time of the window's steps, from the arrival of its reports and of those before;
 // none if a switch was in it, or if it was unusually long or short.
-std::optional<double> TimeOfSteps(const Job& job, const Window& window,
-                                  const WindowArrival& before) {
+std::optional<double> TimeOfSteps(const Job& job, const Window& window, const WindowArrival& before,
+                                  double usual) {
   const std::vector<int64_t>& versions = job.windows.measured->versions;
   const bool switched = versions.size() != 1 || versions.front() != before.version;
   if (switched || window.first_step != before.last_step + 1) return std::nullopt;
   const double seconds = absl::ToDoubleSeconds(window.complete_at - before.at) / StepsOf(window);
-  const double usual = SecondsPerStep(job.current->rate);
-  const bool fits = usual > 0 && seconds < kUsualFactor * usual && usual < kUsualFactor * seconds;
+  const bool fits = seconds < kUsualFactor * usual && usual < kUsualFactor * seconds;
   return fits ? std::optional(seconds) : std::nullopt;
 }
 
@@ -46,12 +50,17 @@ void AddWindow(const State& state, Job& job, const Window& window, const WindowA
   account.saved.of_batches = measured.split == SplitMode::kBatch;
   // A step of an engine is a question, which lasts as long as the engine likes.
   if (!job.current->asking.engine.empty()) return;
+  const auto rises = std::ssize(job.current->rate.told) - 1;
+  const double usual = SecondsPerStep(job.current->rate);
+  const bool recalled = account.saved.steps > 0 && job.decisions.sampled.windows == 0;
+  if (!(usual > 0) || rises < (recalled ? kRisesOfARecalled : kFirstRises)) return;
+  const double steps = StepsOf(window);
   account.saved.steps += window.last_step - window.first_step + 1;
   account.saved.peak_tokens += measured.peak_load;
-  account.saved.step_seconds = SecondsPerStep(job.current->rate);
-  const std::optional<double> seconds = TimeOfSteps(job, window, before);
+  account.saved.step_seconds += usual * steps;
+  if (window.first_step != before.last_step + 1) job.decisions.sampled = {};
+  const std::optional<double> seconds = TimeOfSteps(job, window, before, usual);
   if (!seconds) return;
-  const double steps = StepsOf(window);
   const double tokens = window.load->ToDouble().sum();
   const StepSample sample{.steps = window.last_step - window.first_step + 1,
                           .seconds = *seconds,
@@ -96,9 +105,9 @@ void NoteSaved(DecisionContext& context, Job& job, bool measured) {
   const WindowArrival before = std::exchange(job.decisions.arrival, arrival);
   if (!measured) return;
   AddWindow(context.state, job, window, before);
+  const bool priced = TokenTimeOf(job.decisions.account.saved).source != TokenTime::Source::kNone;
   absl::Time& written = job.decisions.account_written;
-  if (written == absl::InfinitePast()) written = context.now;
-  if (context.now - written < kAccountWritten) return;
+  if (!priced || context.now - written < kAccountWritten) return;
   written = context.now;
   Remember(job);
 }
@@ -112,7 +121,7 @@ void ShowSaved(const State& state, const Job& job, v1::JobStatus& status) {
     status.set_saved_basis(WhyNotKnown(job, account));
     return;
   }
-  status.set_saved_seconds(FiniteOrZero(GrossSeconds(account) - account.pause_seconds));
+  status.set_saved_seconds(FiniteOrZero(GrossSeconds(account) - CountedPauses(account)));
   status.set_saved_is_assumed(IsAssumed(account));
   status.set_saved_basis(
       has_run ? BasisText(account)

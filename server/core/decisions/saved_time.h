@@ -7,8 +7,8 @@
 
 namespace eplb::core {
 
-// The account is written at least this often while windows are measured: a daemon that is killed
-// loses no more of it.
+// The account is written once it has a price, and then at least this often while windows are
+// measured: a daemon that is killed loses no more of it.
 inline constexpr absl::Duration kAccountWritten = absl::Minutes(1);
 
 // Takes the time of the steps of the newest complete window, and adds the window to the account if

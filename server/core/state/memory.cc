@@ -196,11 +196,15 @@ void Recall(State& state, Job& job, const wire::JobMemory& memory) {
   job.quarantine = memory.quarantine;
   job.decisions.last_step = memory.last_decision_step;
   job.decisions.back_off = {.length = memory.back_off_length, .to_skip = memory.back_off_to_skip};
-  job.decisions.account = {.pause_seconds = memory.account_pause_seconds, .saved = memory.saved};
-  // Older daemons counted the windows against another layout.
+  job.decisions.account = {};
+  // Older daemons counted the windows against another layout; without them no pauses count.
   if (memory.account_saved_peak_tokens) {
-    job.decisions.account.windows = memory.account_windows;
-    job.decisions.account.saved_peak_tokens = *memory.account_saved_peak_tokens;
+    const double pauses = memory.account_pause_seconds;
+    job.decisions.account = {.windows = memory.account_windows,
+                             .saved_peak_tokens = *memory.account_saved_peak_tokens,
+                             .pause_seconds = pauses,
+                             .earlier_pauses = memory.saved.earlier_seconds != 0 ? pauses : 0,
+                             .saved = memory.saved};
   }
   job.reports.seconds = memory.report_seconds;
   job.reports.gap_seconds = memory.gap_seconds;

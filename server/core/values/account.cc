@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <optional>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -12,11 +13,15 @@ namespace eplb::core {
 namespace {
 
 constexpr int64_t kLeastWindows = 8;
-constexpr double kMostError = 0.5;  // two standard errors of the slope, as a fraction of it
+constexpr double kMostError = 0.5;  // two standard errors of a measured price, as a fraction of it
 
-// The least-squares slope of `seconds` over `peak` through the origin at equal `mean`, and twice
-// its standard error.
-TokenTime SlopeOf(const wire::SavedTime& sums) {
+struct Slope {
+  double seconds = 0;
+  double error = 0;  // two standard errors
+};
+
+// The least-squares slope of `seconds` over `peak` through the origin at equal `mean`.
+std::optional<Slope> SlopeOf(const wire::SavedTime& sums) {
   double peak_peak = sums.peak_peak;
   double peak_seconds = sums.peak_seconds;
   double seconds_seconds = sums.seconds_seconds;
@@ -29,12 +34,12 @@ TokenTime SlopeOf(const wire::SavedTime& sums) {
   }
   // If the peak only follows the mean, rounding errors are all that is left of it.
   constexpr double kRounding = 1e-9;
-  if (sums.windows < kLeastWindows || !(peak_peak > kRounding * sums.peak_peak)) return {};
+  if (sums.windows < kLeastWindows || !(peak_peak > kRounding * sums.peak_peak)) {
+    return std::nullopt;
+  }
   const double slope = peak_seconds / peak_peak;
   const double left = std::max(0.0, seconds_seconds - slope * peak_seconds);
-  const double error = 2 * std::sqrt(left / freedom / peak_peak);
-  if (!(slope > 0) || !(error <= kMostError * slope)) return {};
-  return {.source = TokenTime::Source::kMeasured, .seconds = slope, .error = error / slope};
+  return Slope{.seconds = slope, .error = 2 * std::sqrt(left / freedom / peak_peak)};
 }
 
 }  // namespace
@@ -65,13 +70,24 @@ TokenTime TokenTimeOf(const wire::SavedTime& sums) {
     return {.source = TokenTime::Source::kGiven, .seconds = sums.token_seconds};
   }
   if (!(sums.peak_tokens > 0) || !(sums.step_seconds > 0)) return {};
-  const double whole_step = sums.step_seconds * static_cast<double>(sums.steps) / sums.peak_tokens;
-  TokenTime slope = SlopeOf(sums);
-  if (slope.source == TokenTime::Source::kNone) {
-    return {.source = TokenTime::Source::kAssumed, .seconds = kExpertsShareOfStep * whole_step};
+  const double whole_step = sums.step_seconds / sums.peak_tokens;
+  const double assumed = kExpertsShareOfStep * whole_step;
+  const std::optional<Slope> slope = SlopeOf(sums);
+  if (!slope) return {.source = TokenTime::Source::kAssumed, .seconds = assumed};
+  const double measured = std::clamp(slope->seconds, 0.0, whole_step);
+  const double both = std::hypot(slope->error, assumed);
+  const double certain = std::pow(assumed / both, 2);  // the slope's share
+  const double seconds = certain * measured + (1 - certain) * assumed;
+  const double error = slope->error * assumed / both;
+  if (!(seconds > 0) || error > kMostError * seconds) {
+    return {.source = TokenTime::Source::kAssumed, .seconds = seconds};
   }
-  slope.seconds = std::min(slope.seconds, whole_step);
-  return slope;
+  return {.source = TokenTime::Source::kMeasured, .seconds = seconds, .error = error / seconds};
+}
+
+double CountedPauses(const Account& account) {
+  const bool priced = TokenTimeOf(account.saved).source != TokenTime::Source::kNone;
+  return priced ? account.pause_seconds : account.earlier_pauses;
 }
 
 double GrossSeconds(const Account& account) {
@@ -86,8 +102,10 @@ bool IsAssumed(const Account& account) {
 }
 
 void CloseRun(Account& account) {
+  const double pauses = CountedPauses(account);
   account = {
-      .pause_seconds = account.pause_seconds,
+      .pause_seconds = pauses,
+      .earlier_pauses = pauses,
       .saved = {.earlier_seconds = GrossSeconds(account), .earlier_assumed = IsAssumed(account)}};
 }
 
@@ -104,7 +122,7 @@ std::string TokenTimeText(const wire::SavedTime& sums) {
                              std::ceil(100 * time.error), sums.windows);
     case TokenTime::Source::kAssumed:
       return costs +
-             ", which assumes that experts take half of a step: step times do not show it yet";
+             ", which assumes that experts take half of a step: step times do not show it well yet";
   }
   return "";
 }

@@ -22,6 +22,7 @@ struct Account {
   int64_t windows = 0;           // measured windows of the run whose peaks without EPLB are known
   double saved_peak_tokens = 0;  // sum over them of peak_load_without_eplb - peak_load
   double pause_seconds = 0;      // sum over committed chunks of the longest boundary of any rank
+  double earlier_pauses = 0;     // the part from before the current run or the daemon's start
   wire::SavedTime saved = {};
 };
 
@@ -40,9 +41,10 @@ void AddSample(const StepSample& sample, StepMean& before, wire::SavedTime& sums
 
 // Time that one token more on the fullest GPU adds to a step.
 struct TokenTime {
-  // kMeasured: the slope of the step time over the tokens of the fullest GPU, at equal tokens in
-  // all, over windows. It counts once two standard errors are at most half of it.
-  // kAssumed: experts take half of a step, because the slope is not certain yet.
+  // A price that is not given is the mean of two, each weighted by its certainty: the slope of the
+  // step time over the tokens of the fullest GPU, at equal tokens in all; and the assumption that
+  // experts take half of a step, give or take that half. So no sample changes the price at once.
+  // kMeasured: two standard errors are at most half of it. kAssumed: they are more.
   enum class Source { kNone, kGiven, kMeasured, kAssumed };
   Source source = Source::kNone;
   double seconds = 0;
@@ -50,7 +52,11 @@ struct TokenTime {
 };
 inline constexpr double kExpertsShareOfStep = 0.5;
 
+// step_seconds of `sums` is a sum over windows too, of the time of their steps.
 TokenTime TokenTimeOf(const wire::SavedTime& sums);
+
+// Pauses that count against the savings: those of the current run only if its tokens have a price.
+double CountedPauses(const Account& account);
 
 // Seconds that the job saved over all its runs, before pauses are subtracted.
 double GrossSeconds(const Account& account);
@@ -58,7 +64,8 @@ double GrossSeconds(const Account& account);
 // True if part of these seconds rests on an assumed time of a token.
 bool IsAssumed(const Account& account);
 
-// Ends the account of a run: its savings are kept in seconds, its other sums begin anew.
+// Ends the account of a run: its savings are kept in seconds, its other sums begin anew. Without
+// a price of its tokens, its pauses are dropped as well.
 void CloseRun(Account& account);
 
 // "a token costs 1.2 us +- 9 %, measured from the step times of 41 windows".

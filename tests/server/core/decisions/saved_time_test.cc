@@ -6,6 +6,7 @@
 
 #include <string>
 
+#include "server/core/state/memory.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -94,6 +95,56 @@ TEST(SavedTimeTest, AKilledDaemonLosesAtMostAMinuteOfIt) {
   for (FakeRank& rank : job.ranks) rank.session = 0;
   job.ConnectAll();
   EXPECT_EQ(job.daemon.View().saved_seconds(), view.saved_seconds());
+}
+
+// Buffered reports come at once, and the first steps after them at other times than later ones.
+TEST(SavedTimeTest, TheFirstWindowsAfterAKillOnlyAddToIt) {
+  int64_t step = 0;
+  TestJob job = MovedJob(step);
+  Train(job, step, 30, kPeak * 110 / 200);
+  job.daemon.Restart();
+  for (FakeRank& rank : job.ranks) rank.session = 0;
+  job.ConnectAll();
+  double before = job.daemon.View().saved_seconds();
+  for (int i = 0; i < 40; ++i) {
+    job.daemon.Advance(i < 3 ? absl::Milliseconds(1) : absl::Seconds(2.32));
+    job.Report(step, step + 9);
+    step += 10;
+    ASSERT_TRUE(job.daemon.View().has_saved_seconds()) << i;
+    const double now = job.daemon.View().saved_seconds();
+    EXPECT_NEAR(now - before, kSavedByWindow * kToken, 0.02 * before) << i;
+    before = now;
+  }
+}
+
+TEST(SavedTimeTest, SlowStepsPriceTheirOwnWindowsAlone) {
+  TestJob job;
+  job.SetRunning(Exchanged({0, 1, 2, 3}), 3);
+  job.ConnectAll();
+  int64_t step = 0;
+  Train(job, step, 40, kPeak);
+  const double before = job.daemon.View().saved_seconds();
+  for (int i = 0; i < 20; ++i, step += 10) {  // ten times as long
+    job.daemon.Advance(absl::Seconds(100 * (0.1 + kToken * kPeak)));
+    job.Report(step, step + 9);
+  }
+  // 20 of the 60 windows, of which the first still have the median of before.
+  EXPECT_LT(job.daemon.View().saved_seconds(), before * (40 + 200) / 40);
+  EXPECT_GT(job.daemon.View().saved_seconds(), before * (40 + 50) / 40);
+}
+
+// A store of 0.1.0 is such a one: its windows were counted against another layout.
+TEST(SavedTimeTest, PausesWithoutTheirSavingsDoNotCount) {
+  State state;
+  Job job;
+  wire::JobMemory memory;
+  memory.account_windows = 4;
+  memory.account_pause_seconds = 0.5;
+  Recall(state, job, memory);
+  EXPECT_EQ(job.decisions.account.pause_seconds, 0);
+  memory.account_saved_peak_tokens = 100;
+  Recall(state, job, memory);
+  EXPECT_EQ(job.decisions.account.pause_seconds, 0.5);
 }
 
 TEST(SavedTimeTest, TheNextRunContinuesIt) {

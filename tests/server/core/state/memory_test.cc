@@ -349,7 +349,7 @@ TEST(MemoryTest, BackOffSurvivesARestart) {
   EXPECT_THAT(job.daemon.LastReason("kept"), HasSubstr("backing off"));
 }
 
-TEST(MemoryTest, TheAccountGoesOnAfterARestartAndInTheNextRun) {
+TEST(MemoryTest, TheAccountGoesOnAfterARestart) {
   ProposedJob job(Exchanged({0, 1, 2, 3}));
   for (int64_t step = 12; step < 16; step += 2) {
     job.Deliver();
@@ -364,7 +364,7 @@ TEST(MemoryTest, TheAccountGoesOnAfterARestartAndInTheNextRun) {
   EXPECT_EQ(job.daemon.View().spent_seconds(), spent);
   RelaunchWithMemory(job, "run-2");
   EXPECT_EQ(job.daemon.View().run_id(), "run-2");
-  EXPECT_EQ(job.daemon.View().spent_seconds(), spent);
+  EXPECT_EQ(job.daemon.View().spent_seconds(), 0) << "the tokens of the first run had no price";
 }
 
 TEST(MemoryTest, AKeptDecisionIsOneWriteOfTheJobAndFourRanksAreTold) {

@@ -35,7 +35,7 @@ wire::SavedTime SumsOf(int windows, const Noise& noise, uint32_t seed = 1) {
     const double seconds = kFixed + kSlope * peak + kOthers * mean + noise.seconds * normal(random);
     sums.peak_tokens += 50 * peak;
     sums.steps += 50;
-    sums.step_seconds = kFixed + (1.4 * kSlope + kOthers) * 100'000;
+    sums.step_seconds += 50 * (kFixed + (1.4 * kSlope + kOthers) * 100'000);
     AddSample({.steps = 50, .seconds = seconds, .peak_tokens = peak, .mean_tokens = mean}, before,
               sums);
   }
@@ -73,8 +73,7 @@ TEST(TokenTimeTest, StepTimesThatDoNotShowItLeaveTheAssumption) {
     const wire::SavedTime sums = SumsOf(20, noise);
     const TokenTime time = TokenTimeOf(sums);
     EXPECT_EQ(time.source, Source::kAssumed);
-    EXPECT_DOUBLE_EQ(time.seconds,
-                     0.5 * sums.step_seconds * static_cast<double>(sums.steps) / sums.peak_tokens);
+    EXPECT_NEAR(time.seconds / (0.5 * sums.step_seconds / sums.peak_tokens), 1, 0.01);
     EXPECT_THAT(TokenTimeText(sums), HasSubstr("assumes that experts take half of a step"));
   }
   EXPECT_EQ(TokenTimeOf(SumsOf(5, {})).source, Source::kAssumed) << "too few windows";
@@ -91,8 +90,23 @@ TEST(TokenTimeTest, AGivenPriceReplacesWhatStepsShowAndNothingGivesNone) {
 TEST(TokenTimeTest, TokensNeverCostMoreThanTheWholeStep) {
   wire::SavedTime sums = SumsOf(20, {});
   sums.step_seconds /= 10;
-  EXPECT_DOUBLE_EQ(TokenTimeOf(sums).seconds,
-                   sums.step_seconds * static_cast<double>(sums.steps) / sums.peak_tokens);
+  EXPECT_NEAR(TokenTimeOf(sums).seconds, sums.step_seconds / sums.peak_tokens, 1e-12);
+}
+
+TEST(TokenTimeTest, ThePriceDoesNotJumpWhenTheSlopeBecomesCertain) {
+  int became_certain = 0;
+  for (uint32_t seed = 0; seed < 20; ++seed) {
+    TokenTime before = TokenTimeOf(SumsOf(12, {.seconds = 0.02}, seed));
+    for (int windows = 13; windows < 60; ++windows) {
+      const TokenTime time = TokenTimeOf(SumsOf(windows, {.seconds = 0.02}, seed));
+      if (time.source != before.source) {
+        ++became_certain;
+        EXPECT_NEAR(time.seconds / before.seconds, 1, 0.35) << seed << ", window " << windows;
+      }
+      before = time;
+    }
+  }
+  EXPECT_GT(became_certain, 5);
 }
 
 TEST(AccountTest, ARunsSavingsAreKeptInSecondsWhenTheNextOneBegins) {
@@ -111,6 +125,19 @@ TEST(AccountTest, ARunsSavingsAreKeptInSecondsWhenTheNextOneBegins) {
   EXPECT_TRUE(IsAssumed(account));
   CloseRun(account);
   EXPECT_TRUE(IsAssumed(account)) << "the assumption stays in the sum";
+}
+
+TEST(AccountTest, PausesOfARunWithoutAPriceEndWithIt) {
+  Account account{.windows = 20, .saved_peak_tokens = 1e6, .pause_seconds = 0.5};
+  account.saved = SumsOf(20, {});
+  CloseRun(account);
+  account.pause_seconds += 0.25;
+  EXPECT_EQ(CountedPauses(account), 0.5);
+  account.saved.token_seconds = 1e-6;
+  EXPECT_EQ(CountedPauses(account), 0.75);
+  account.saved.token_seconds = 0;
+  CloseRun(account);
+  EXPECT_EQ(account.pause_seconds, 0.5);
 }
 
 }  // namespace
