@@ -451,10 +451,10 @@ class Client {
   absl::Status PrepareSplit(const SplitSetup& setup);
 
   // Writes this rank's choices of each expert to row [E], and remembers `choices`, whose arrays
-  // must stay until the work of RouteFrom is done. If choices.counts is not null, adds to the
-  // counters as well. errors: InvalidArgument naming the argument, also for more tokens than were
-  // prepared, and for a row that shares memory with the choices or counters; FailedPrecondition
-  // before PrepareSplit, and while another thread is inside CountFor or RouteFrom.
+  // must stay until RouteFrom's work is done. If choices.counts is not null, adds to the counters.
+  // errors: InvalidArgument naming the argument, also for more tokens than were prepared, and for a
+  // row that shares memory with the choices; FailedPrecondition before PrepareSplit, and beside
+  // CountFor or RouteFrom. Threads: any, while none is inside StepBoundary or CheckExperts.
   absl::Status CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row,
                         void* stream = nullptr);
 

@@ -152,6 +152,7 @@ absl::Status TurnTokensOnGpu([[maybe_unused]] const cuda::TurnArgs& turn,
   EPLB_RETURN_IF_ERROR(cuda::CheckTurnArgs(turn));
   if (turn.slots != nullptr) EPLB_RETURN_IF_ERROR(CheckApart(turn.choices, turn.slots));
   EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(device));
+  if (turn.choices.num_tokens == 0) return cuda::LoadTurnKernels();
   return cuda::LaunchTurn(turn, static_cast<cudaStream_t>(stream));
 #else
   return FailedPrecondition("this library was built without CUDA");

@@ -55,8 +55,9 @@ absl::Status CountTokens(const cuda::CountArgs& choices, void* stream);
 // * top_k.
 absl::Status TurnTokens(const cuda::TurnArgs& turn);
 
-// TurnTokens for arrays on a GPU, in order with `stream`, where the call only launches. The first
-// call on a device loads the kernel. errors: as TurnTokens; FailedPrecondition or Internal if this
+// TurnTokens for arrays on a GPU, in order with `stream`, where the call only launches. A call
+// with zero tokens loads the kernels onto the device instead; see LoadCopyKernels in cuda/copy.h.
+// errors: as TurnTokens; FailedPrecondition or Internal if this
 // process cannot use the device. No pointer is followed.
 absl::Status TurnTokensOnGpu(const cuda::TurnArgs& turn, int32_t device, void* stream);
 

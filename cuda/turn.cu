@@ -1,6 +1,7 @@
 #include "base/status_macros.h"
 #include "cuda/count.h"
 #include "cuda/kernels/histogram_device.cuh"
+#include "cuda/load_kernels.h"
 #include "cuda/runtime.h"
 #include "cuda/turn.h"
 
@@ -47,5 +48,7 @@ absl::Status LaunchTurn(const TurnArgs& args, cudaStream_t stream) {
   }
   return ToStatus(cudaGetLastError(), "launch of the turn kernel");
 }
+
+absl::Status LoadTurnKernels() { return LoadKernels(&TurnKernel<int32_t>, &TurnKernel<int64_t>); }
 
 }  // namespace eplb::cuda

@@ -24,6 +24,9 @@ absl::Status TurnOnHost(const TurnArgs& args);
 // Turns on the current device, in order with `stream`; asynchronous, safe under graph capture,
 // launches nothing for zero tokens. errors: as CheckTurnArgs; Internal from CUDA.
 absl::Status LaunchTurn(const TurnArgs& args, cudaStream_t stream);
+
+// See LoadCopyKernels in copy.h.
+absl::Status LoadTurnKernels();
 #endif
 
 }  // namespace eplb::cuda

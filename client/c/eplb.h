@@ -431,10 +431,10 @@ EPLB_API int32_t eplb_client_route_tokens(const eplb_client* client, int32_t lay
  * its own. */
 EPLB_API int32_t eplb_turn_tokens(const eplb_choices* choices, const int64_t* slot_of_expert,
                                   void* slots) EPLB_NOEXCEPT;
-/* Does the same in memory of a GPU, in the order of a stream. The first call of a device loads the
- * kernel; later ones only launch, also in a graph capture. weight: [1] in that memory, 0: nothing
- * is counted; NULL: choices are counted. device: number of the GPU in CUDA. Memory is not checked.
- * errors: see above; FailedPrecondition or Internal if the device cannot be used. */
+/* Does the same in memory of a GPU, in the order of a stream. It only launches; zero tokens load
+ * the kernels, because a first launch may wait for all that the device runs. weight: [1] in that
+ * memory, 0: nothing is counted; NULL: choices are counted. device: as CUDA numbers it. Memory is
+ * not checked. errors: see above; FailedPrecondition, ResourceExhausted, Internal of the device. */
 EPLB_API int32_t eplb_turn_tokens_on_gpu(const eplb_choices* choices, const int64_t* slot_of_expert,
                                          const int64_t* weight, void* slots, int32_t device,
                                          void* stream) EPLB_NOEXCEPT;
@@ -569,7 +569,7 @@ EPLB_API int32_t eplb_client_prepare_split(eplb_client* client,
 /* Writes this rank's choices of each expert to row [num_experts], and remembers the choices, whose
  * arrays must stay until the work of route_from is done. If counters are not NULL, counts as
  * eplb_count_tokens does. errors: InvalidArgument naming the argument, also for more tokens than
- * were prepared. Threads: the training thread. Messages are in eplb_last_message(). */
+ * were prepared. Threads: one at a time, otherwise as split. Messages: eplb_last_message(). */
 EPLB_API int32_t eplb_client_count_for(const eplb_client* client, int32_t layer,
                                        const eplb_choices* choices, int64_t* row,
                                        void* stream) EPLB_NOEXCEPT;

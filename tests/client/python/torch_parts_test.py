@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 from eplb.torch import forward_check, groups, layers, layout, pieces, probe, routing, state_dicts, turn
 
 EXPERTS = 4
-INTERNAL = 13  # EPLB_INTERNAL
+RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INTERNAL = 8, 9, 13  # eplb_code
 
 
 def single(width=3):
@@ -307,19 +307,28 @@ class RoutingTest(unittest.TestCase):
         self.assertEqual(weights, 2 * [1, 1, None, None])
 
     def test_without_a_kernel_torchs_operators_turn_and_say_so_once(self):
-        calls, ids = [], torch.randint(-2, EXPERTS + 3, (50, 2))
-        with contextlib.ExitStack() as patches, self.assertLogs("eplb", "WARNING") as log:
-            patches.callback(turn._without_kernel.clear)
-            for patch in self.kernel(lambda *call: calls.append(call) or INTERNAL):
-                patches.enter_context(patch)
-            other = self.columns.ledger.clone()
-            for _ in range(2):
-                found = turn._on_device(ids, self.columns._table, other, 0, turn.WITH_GRADIENTS)
+        ids = torch.randint(-2, EXPERTS + 3, (50, 2))
         expected = turn.turn(ids, self.columns._table, self.columns.ledger, 0, turn.WITH_GRADIENTS)
-        self.assertTrue(torch.equal(found, expected))
-        self.assertEqual(other[1:EXPERTS + 1].tolist(), (2 * self.columns.ledger[1:EXPERTS + 1]).tolist())
-        self.assertEqual((len(calls), len(log.output)), (1, 1))
-        self.assertIn("on cpu choices are turned by torch's operators, not by a kernel: no driver", log.output[0])
+        for code in (RESOURCE_EXHAUSTED, FAILED_PRECONDITION, INTERNAL):
+            calls, other = [], turn.new_ledger(EXPERTS, ids.device)
+            with self.subTest(code=code), contextlib.ExitStack() as patches, self.assertLogs("eplb", "WARNING") as log:
+                patches.callback(turn._without_kernel.clear)
+                for patch in self.kernel(lambda *call: calls.append(call) or code):
+                    patches.enter_context(patch)
+                for _ in range(2):
+                    found = turn._on_device(ids, self.columns._table, other, 0, turn.WITH_GRADIENTS)
+                self.assertTrue(torch.equal(found, expected))
+                self.assertEqual(other[1:EXPERTS + 1].tolist(), (2 * self.columns.ledger[1:EXPERTS + 1]).tolist())
+                self.assertEqual((len(calls), len(log.output)), (1, 1))
+                self.assertIn("on cpu choices are turned by torch's operators, not by a kernel: no driver", log.output[0])
+
+    def test_counts_on_a_device_load_its_kernels(self):
+        loaded = []
+        with contextlib.ExitStack() as patches:
+            for patch in self.kernel(lambda choices, *call: loaded.append(choices._obj.num_tokens) or 0):
+                patches.enter_context(patch)
+            routing.TokenCounts(3, EXPERTS, torch.device("cpu"))
+        self.assertEqual(loaded, [0])
 
     def test_counts_of_several_steps_are_read_together(self):
         counts = routing.TokenCounts(2, EXPERTS, torch.device("cpu"))

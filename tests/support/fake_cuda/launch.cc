@@ -341,6 +341,7 @@ absl::Status LoadCopyKernels() { return Load("copy"); }
 absl::Status LoadAddKernels() { return Load("add"); }
 absl::Status LoadSquareKernels() { return Load("squares"); }
 absl::Status LoadCountKernels() { return Load("count"); }
+absl::Status LoadTurnKernels() { return Load("turn"); }
 absl::Status LoadRouteKernels() { return Load("route"); }
 absl::Status LoadQuotaRouteKernels() { return Load("quota route"); }
 absl::Status LoadSplitKernels() { return Load("split"); }

@@ -11,7 +11,7 @@ import torch
 from eplb import _rows
 from eplb.errors import FailedPrecondition
 from eplb.torch.layers import ExpertLayer
-from eplb.torch.turn import NOT_COUNTED, WITH_GRADIENTS, WITHOUT_GRADIENTS, new_ledger, new_table, turn
+from eplb.torch.turn import NOT_COUNTED, WITH_GRADIENTS, WITHOUT_GRADIENTS, load_kernels, new_ledger, new_table, turn
 
 # (output of the router, the layer's columns) -> the same by slots; it also counts, mostly by columns.count_and_turn.
 Turn = Callable[[Any, "SlotColumns"], Any]
@@ -202,6 +202,7 @@ class TokenCounts:
 
     def __init__(self, num_layers: int, num_experts: int, device: torch.device) -> None:
         self.ledgers = [new_ledger(num_experts, device) for _ in range(num_layers)]
+        load_kernels(device)
         self._runs = [ledger[-2:] for ledger in self.ledgers]
         self.device = device
         self.is_on_device = device.type == "cuda"

@@ -19,7 +19,7 @@ import torch
 
 from eplb import _library
 from eplb import _structs as structs
-from eplb.errors import FailedPrecondition, Internal
+from eplb.errors import FailedPrecondition, Internal, ResourceExhausted
 
 # Values of the operator's `run`.
 NOT_COUNTED, WITHOUT_GRADIENTS, WITH_GRADIENTS = 0, 1, 2
@@ -54,6 +54,12 @@ def new_table(num_experts: int, device: torch.device) -> torch.Tensor:
     table = torch.arange(-1, num_experts + 1, device=device)
     table[-1] = -1
     return table
+
+
+def load_kernels(device: torch.device) -> None:
+    """Loads the kernels of libeplb onto a CUDA device, because their first launch would wait for all that the device runs."""
+    ledger = new_ledger(1, device)
+    _by_kernel(ledger[:0], ledger, ledger)
 
 
 def _in_backward() -> bool:
@@ -151,7 +157,7 @@ def _by_kernel(chosen: torch.Tensor, ledger: torch.Tensor, weight: Optional[torc
         _library.check(_library.load().eplb_turn_tokens_on_gpu(
             ctypes.byref(choices), slots, None if weight is None else weight.data_ptr(), turned, chosen.device.index or 0,
             torch.cuda.current_stream(chosen.device).cuda_stream))
-    except (FailedPrecondition, Internal) as error:
+    except (FailedPrecondition, Internal, ResourceExhausted) as error:
         _without_kernel.add(chosen.device)
         logging.getLogger("eplb").warning("on %s choices are turned by torch's operators, not by a kernel: %s", chosen.device, error)
         return False
