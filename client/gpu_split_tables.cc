@@ -4,8 +4,11 @@
 #include <utility>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/errors.h"
 #include "base/status_macros.h"
+#include "client/session/log_line.h"
 
 namespace eplb {
 namespace {
@@ -62,9 +65,13 @@ std::vector<UploadedMemory::Part> GpuSplitTables::Write(const Placement& placeme
     const std::span<std::byte> bytes(memory_->pinned() + parts.back().begin,
                                      static_cast<size_t>(layer_bytes_));
     const absl::StatusOr<SplitGraph> graph = splits_.GraphOf(placement, layer);
-    if (!graph.ok() || !cuda::PackSplitTables(graph->Tables(), bytes).ok()) {
-      cuda::PackRefusal(ShapeOf(placement.topology(), 1), bytes);
-    }
+    const absl::Status packed =
+        graph.ok() ? cuda::PackSplitTables(graph->Tables(), bytes) : graph.status();
+    if (packed.ok()) continue;
+    cuda::PackRefusal(ShapeOf(placement.topology(), 1), bytes);
+    if (std::exchange(has_logged_, true)) continue;
+    LogLine(absl::StrCat("route_from draws the slots of layer ", layer.value,
+                         ", because it cannot be split: ", packed.message()));
   }
   return parts;
 }

@@ -33,7 +33,7 @@ class GpuSplitTables {
 
   // Uploads layers of `placement`, and all of them if the options changed, in the order of `stream`
   // as UploadedMemory::UploadBetween. A layer that cannot be split, because it has an expert on a
-  // GPU of speed 0, refuses its batches.
+  // GPU of speed 0, refuses its batches, and the first one is logged with the reason.
   absl::Status Update(const Placement& placement, std::span<const LayerId> layers, void* stream);
   // Uploads all layers of the placement that is shown if the options changed. errors: as Update.
   absl::Status Renew(void* stream);
@@ -59,6 +59,7 @@ class GpuSplitTables {
   const SplitShape shape_;
   const int64_t layer_bytes_;
   std::unique_ptr<UploadedMemory> memory_;
+  bool has_logged_ = false;           // a layer that cannot be split
   std::atomic<int64_t> options_ = 0;  // BatchSplits::options_version of the tables
   std::atomic<int64_t> number_ = 0;
 };

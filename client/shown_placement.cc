@@ -82,7 +82,9 @@ absl::Status ShownPlacement::UpdateRouteTables(const Placement& target,
 
 absl::Status ShownPlacement::RenewSplitTables(void* stream) {
   GpuSplitTables* const tables = prepared_ == nullptr ? nullptr : prepared_->loop->gpu_tables();
-  return tables == nullptr ? absl::OkStatus() : tables->Renew(stream);
+  if (tables == nullptr) return absl::OkStatus();
+  prepared_->loop->LogRefusal();
+  return tables->Renew(stream);
 }
 
 absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup) {

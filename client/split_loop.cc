@@ -70,16 +70,21 @@ bool ShareMemory(const void* one, int64_t one_bytes, const void* other, int64_t 
 absl::Status CheckRow(const cuda::CountArgs& choices, const int64_t* row) {
   constexpr int64_t kWord = sizeof(int64_t);
   const int64_t id_bytes = choices.id_type == cuda::ExpertIdType::kInt64 ? 8 : 4;
-  const char* const shared =
-      ShareMemory(row, kWord * choices.num_experts, choices.expert_ids,
-                  id_bytes * choices.num_tokens * choices.top_k)
-          ? "expert_ids"
-      : choices.counts != nullptr && ShareMemory(row, kWord * choices.num_experts, choices.counts,
-                                                 kWord * (choices.num_experts + 1))
-          ? "counters"
-          : nullptr;
-  if (shared == nullptr) return absl::OkStatus();
-  return InvalidInput("row shares memory with choices.", shared, ", expected one apart from it");
+  struct Array {
+    const char* name;
+    const void* base;
+    int64_t num_bytes;
+  };
+  for (const auto& [name, base, num_bytes] :
+       {Array{"expert_ids", choices.expert_ids, id_bytes * choices.num_tokens * choices.top_k},
+        Array{"is_padding", choices.is_padding, choices.num_tokens},
+        Array{"counters", choices.counts, kWord * (choices.num_experts + 1)}}) {
+    if (base == nullptr || !ShareMemory(row, kWord * choices.num_experts, base, num_bytes)) {
+      continue;
+    }
+    return InvalidInput("row shares memory with choices.", name, ", expected one apart from it");
+  }
+  return absl::OkStatus();
 }
 
 // Checks that the kernels of the loop take the topology, so that no launch refuses it.
@@ -94,6 +99,15 @@ absl::Status CheckKernels(const SplitSetup& setup, const Topology& topology) {
   }
   if (!setup.split_on_gpu) return absl::OkStatus();
   return CheckSplitOnGpu(topology, setup.max_tokens * setup.top_k * topology.num_gpus());
+}
+
+// Leaves a core's other thread the turns that a spin would take.
+void PauseSpin() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
 }
 
 }  // namespace
@@ -115,7 +129,8 @@ absl::StatusOr<std::unique_ptr<SplitLoop>> SplitLoop::Make(const SplitSetup& set
   if (parts.device.has_value()) EPLB_RETURN_IF_ERROR(CheckKernels(setup, parts.topology));
   std::unique_ptr<SplitLoop> loop(new SplitLoop(setup, parts));
   EPLB_RETURN_IF_ERROR(loop->Allocate());
-  for (bool more = true; more;) {
+  const bool kernel_splits = parts.device.has_value() && setup.split_on_gpu;
+  for (bool more = !kernel_splits; more;) {
     EPLB_ASSIGN_OR_RETURN(more, parts.splits.PrepareNext());
   }
   if (!parts.device.has_value()) return loop;
@@ -372,7 +387,12 @@ void SplitLoop::AnswerAll() {
     if (!has_worked) has_worked = parts_.splits.PrepareNext().value_or(true);
     const absl::Time now = MonotonicNow();
     if (has_worked) last = now;
-    if (now - last > kSpins) absl::SleepFor(kNap);
+    if (has_worked) continue;
+    if (now - last > kSpins) {
+      absl::SleepFor(kNap);
+    } else {
+      PauseSpin();
+    }
   }
 }
 
@@ -432,6 +452,20 @@ void SplitLoop::AddNotes(SplitLoopFigures& figures) const {
     }
   }
   figures.newest = figures_.newest;
+}
+
+void SplitLoop::LogRefusal() {
+  const absl::MutexLock lock(&mutex_);
+  if (gpu_tables_ == nullptr || has_logged_) return;
+  for (size_t layer = 0; layer < layers_.size(); ++layer) {
+    if (cuda::LoadShared(layers_[layer].note + cuda::kRefused) == 0) continue;
+    LogLine(absl::StrCat(
+        "route_from draws slots, because the kernel cannot split a batch of layer ", layer,
+        ": a count is negative, the counts sum to more than ", kMaxNarrowTokens,
+        ", or an expert is on a GPU of speed 0; ", "split_figures has the number of such batches"));
+    has_logged_ = true;
+    return;
+  }
 }
 
 std::optional<SplitFigures> SplitLoop::ReadNote(int32_t layer, int64_t number) const {

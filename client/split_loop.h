@@ -58,6 +58,8 @@ class SplitLoop {
   void Stop();
   // The tables of kernels that split; null if no kernel splits.
   GpuSplitTables* gpu_tables() { return gpu_tables_.get(); }
+  // Logs the first refusal by a kernel that the host has not logged.
+  void LogRefusal() ABSL_LOCKS_EXCLUDED(mutex_);
   SplitLoopFigures figures() const ABSL_LOCKS_EXCLUDED(mutex_);
 
  private:

@@ -138,6 +138,10 @@ TEST(ClientSplitTest, CountForAndRouteFromInHostMemoryAreTheSplitOfTheBatch) {
     auto* const last = reinterpret_cast<int64_t*>(slots.data() + kSplitTokens - 2);
     EXPECT_EQ(client.CountFor(1, SplitArgs(slots), last).message(),
               "row shares memory with choices.expert_ids, expected one apart from it");
+    cuda::CountArgs padded = choices;
+    padded.is_padding = reinterpret_cast<const uint8_t*>(row.data());
+    EXPECT_EQ(client.CountFor(1, padded, row.data()).message(),
+              "row shares memory with choices.is_padding, expected one apart from it");
     EXPECT_EQ(client.RouteFrom(0, gathered.data(), slots.data()).message(),
               "route_from of layer 0 was called before its count_for, which each call needs");
     EXPECT_EQ(client.PrepareSplit({.max_tokens = 1, .top_k = 0}).message(),

@@ -480,11 +480,23 @@ TEST_F(SplitLoopGpuTest, AKernelDrawsAfterASwitchThatPutsAnExpertOnAnUnusableGpu
   world.DrawBatch();
   RunBatch(world, 0);
   EXPECT_EQ(world.Slots(), world.SlotsOfTheCpu(0));
+  ::testing::internal::CaptureStderr();
   world.Switch();
-  world.DrawBatch();
-  RunBatch(world, 0);
-  EXPECT_EQ(world.Slots(), world.DrawnSlots(0));
-  EXPECT_EQ(world.loop().figures().refused, 1);
+  world.loop().LogRefusal();
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::MatchesRegex("eplb: route_from draws the slots of layer [01], because it "
+                                      "cannot be split: [^\n]+\n"));
+  ::testing::internal::CaptureStderr();
+  for (int32_t i = 0; i < 2; ++i) {
+    world.DrawBatch();
+    RunBatch(world, 0);
+    EXPECT_EQ(world.Slots(), world.DrawnSlots(0));
+    world.loop().LogRefusal();
+  }
+  EXPECT_EQ(world.loop().figures().refused, 2);
+  EXPECT_THAT(::testing::internal::GetCapturedStderr(),
+              ::testing::MatchesRegex("eplb: route_from draws slots, because the kernel cannot "
+                                      "split a batch of layer 0: [^\n]*\n"));
 }
 
 #ifdef EPLB_FAKE_CUDA
