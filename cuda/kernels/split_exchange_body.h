@@ -12,16 +12,26 @@
 
 namespace eplb::cuda {
 
-// Words that the GPU and the CPU share. A load sees all that preceded the store whose value it
-// returns.
-EPLB_HOST_DEVICE inline int64_t LoadShared(const int64_t* word) {
+// Before a barrier after which other threads store: their stores follow this thread's. After a
+// poll: what follows sees all that preceded the store whose value the poll returned.
+EPLB_HOST_DEVICE inline void FenceShared() {
 #ifdef __CUDA_ARCH__
-  const int64_t value = *static_cast<const volatile int64_t*>(word);
   __threadfence_system();
-  return value;
+#endif
+}
+
+// Words that the GPU and the CPU share. A load is a poll and a fence.
+EPLB_HOST_DEVICE inline int64_t PollShared(const int64_t* word) {
+#ifdef __CUDA_ARCH__
+  return *static_cast<const volatile int64_t*>(word);
 #else
   return __atomic_load_n(word, __ATOMIC_ACQUIRE);
 #endif
+}
+EPLB_HOST_DEVICE inline int64_t LoadShared(const int64_t* word) {
+  const int64_t value = PollShared(word);
+  FenceShared();
+  return value;
 }
 EPLB_HOST_DEVICE inline void StoreShared(int64_t* word, int64_t value) {
 #ifdef __CUDA_ARCH__
@@ -29,13 +39,6 @@ EPLB_HOST_DEVICE inline void StoreShared(int64_t* word, int64_t value) {
   *static_cast<volatile int64_t*>(word) = value;
 #else
   __atomic_store_n(word, value, __ATOMIC_RELEASE);
-#endif
-}
-
-// Before a barrier after which other threads store: their stores follow this thread's.
-EPLB_HOST_DEVICE inline void FenceShared() {
-#ifdef __CUDA_ARCH__
-  __threadfence_system();
 #endif
 }
 
@@ -90,8 +93,11 @@ static_assert(std::is_trivially_copyable_v<SplitExchangeArgs>);
 EPLB_HOST_DEVICE inline bool AwaitAnswer(const SplitExchangeArgs& args, int64_t number) {
   const int64_t start = NowInNanoseconds();
   for (int64_t polls = 0; polls <= args.deadline_ns; ++polls) {
-    const int64_t answered = LoadShared(args.mailbox.answered);
-    if (answered == number) return true;
+    const int64_t answered = PollShared(args.mailbox.answered);
+    if (answered == number) {
+      FenceShared();
+      return true;
+    }
     if (answered == kNoAnswers || NowInNanoseconds() - start > args.deadline_ns) return false;
   }
   return false;

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import unittest
 
+POLLS = re.compile(r"^(\$\w+):\s+ld\.volatile(.*?bra\s+)\1;", re.M | re.S)  # a loop that begins by a poll
 ACCESS = re.compile(r"^\s*(?:@%p\d+ )?((?:ld|st)\.[\w.]+)", re.M)
 
 
@@ -22,11 +23,11 @@ def compile_kernels(name, output, *options):
                            f"{root}/cuda/{name}.cu"], check=True, capture_output=True, text=True).stderr
 
 
-def entries(name):
+def entries(name, architecture="compute_80"):
     """{mangled kernel: its code} of cuda/NAME.cu."""
     with tempfile.TemporaryDirectory() as folder:
         ptx = os.path.join(folder, "kernels.ptx")
-        compile_kernels(name, ptx, "-ptx", "-arch=compute_80")
+        compile_kernels(name, ptx, "-ptx", f"-arch={architecture}")
         with open(ptx, encoding="utf-8") as file:
             return {part[:part.index("(")]: part for part in file.read().split(".entry ")[1:]}
 
@@ -115,6 +116,7 @@ class KernelsOfChoices(unittest.TestCase):
     # The CPU sees the words in the order of the kernel, and the kernel those of the CPU. One barrier after a fence serves all quotas.
     def test_words_shared_with_the_cpu_are_fenced(self):
         for kernel, code in self.kernels["split_exchange"].items():
+            code = POLLS.sub("", code)
             steps = re.findall(r"(?:ld|st)\.volatile|st\.global|membar\.sys|bar\.sync", code)
             self.assertIn("st.volatile", steps, kernel)
             for before, step, after in zip(steps, steps[1:], steps[2:]):
@@ -122,6 +124,23 @@ class KernelsOfChoices(unittest.TestCase):
                     self.assertEqual(before, "membar.sys", kernel)
                 elif step == "ld.volatile" and before != "bar.sync":
                     self.assertEqual(after, "membar.sys", kernel)
+
+    # A fence after each poll would cost more than the poll.
+    def test_polls_for_the_answer_are_fenced_once(self):
+        code, = (code for kernel, code in self.kernels["split_exchange"].items() if "SplitExchangeKernel" in kernel)
+        polls, = POLLS.finditer(code)
+        self.assertNotIn("membar", polls[2])
+        answered = re.search(r"bra\s+(\$\w+)", polls[2])[1]
+        self.assertRegex(code, rf"{re.escape(answered)}:\s+membar\.sys")
+
+    # The kernel before may write until then what this one reads.
+    def test_kernels_that_overlap_await_their_turn_first(self):
+        for name in ("split", "split_exchange", "quota_route"):
+            for kernel, code in entries(name, "compute_90").items():
+                if "SplitNoteKernel" in kernel:  # is launched to overlap none
+                    continue
+                steps = re.findall(r"griddepcontrol\.wait|\b(?:ld|st|atom|red)\.(?!param|shared|volatile\.shared)[\w.]+", code)
+                self.assertEqual(steps[0], "griddepcontrol.wait", kernel)
 
     # A generic pointer, an atomic of 64 bits or a call in the loop of pushes would cost the most.
     def test_splits_stay_in_registers_and_shared_memory(self):
