@@ -27,15 +27,16 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   boundary_.stream = stream;
   ++next_step_;
   shown_.ForgetArrays();
-  if (const absl::Status renewed = shown_.RenewSplitTables(stream); !renewed.ok()) {
-    return End(renewed);
-  }
   log_.AddStep(step, running().version, running().digest);
   std::optional<wire::LoadReport> window =
       counts_.EndStep(step, daemon_.has_session() && setup_.Reports());
   counts_.windows.SetReportInterval(
       daemon_.member().FinishStep(step, std::move(window), counts_.windows.report_every()));
   if (votes) EPLB_RETURN_IF_ERROR(Vote(step, result));
+  // After a switch, which uploads tables by the newest options, this does nothing.
+  if (const absl::Status renewed = shown_.RenewSplitTables(stream); !renewed.ok()) {
+    return End(renewed);
+  }
   if (result.reason.empty()) result.reason = counts_.watch.reason();
   result.votes_next = cadence_.VotesAt(next_step_);
   result.window_ends_next = counts_.windows.EndsAt(next_step_);
@@ -47,8 +48,7 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
 
 absl::Status Client::Impl::CheckStream(void* stream) const {
   if (rows_.on_device) {
-    if (ahead_.Runs()) return absl::OkStatus();  // the queue is the thread's; no row moves here
-    absl::Status checked = rows_.executor->carrier().queue().CheckStream(stream);
+    absl::Status checked = shown_.queue().CheckStream(stream);
     // Another error shows where rows move: the ranks vote on it there.
     return absl::IsFailedPrecondition(checked) ? checked : absl::OkStatus();
   }

@@ -67,6 +67,8 @@ class ShownPlacement {
   // Makes the tables for kernels in the memory of the registered rows. errors: as RouteTables::Make
   // and LoadTokenKernels.
   absl::Status MakeRouteTables(const RowMemory& memory);
+  // The queue that uploads these tables. REQUIRES: MakeRouteTables returned OK.
+  cuda::RowQueue& queue() const { return route_tables_->queue(); }
   bool has_route_tables() const { return route_tables_ != nullptr; }
   // errors: as RouteTables::Update. REQUIRES: MakeRouteTables returned OK.
   absl::Status UpdateRouteTables(const Placement& target, std::span<const LayerId> layers,
