@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <string>
+#include <thread>
 #include <vector>
 
 namespace eplb {
@@ -43,6 +45,27 @@ TEST(PlacementTablesTest, UpdateKeepsAddressesAndLeavesNothingOld) {
   EXPECT_EQ(view->logical_to_physical_map.data(), replicas);
   EXPECT_EQ(view->version, 1);
   EXPECT_THAT(view->logical_to_physical_map, ElementsAre(2, -1, -1, 3, -1, -1, 0, 1, 4));
+}
+
+TEST(ShownPlacementTest, RefusesASplitCallBesideOneOfAnotherThread) {
+  ShownPlacement shown(Running(0, Make({0, 1, 2, 0, 1})), GpuId{0});
+  ASSERT_TRUE(shown.MakeRouteTables({}).ok());
+  ASSERT_TRUE(shown.PrepareSplits({.max_tokens = 1, .top_k = 1}).ok());
+  const auto call_of_another_thread = [&shown] {
+    std::string message;
+    std::thread([&] {
+      message = std::string(shown.BeginSplitCall("route_from").status().message());
+    }).join();
+    return message;
+  };
+  {
+    const auto call = shown.BeginSplitCall("count_for");
+    ASSERT_TRUE(call.ok()) << call.status();
+    EXPECT_EQ(call_of_another_thread(),
+              "route_from was called while another thread was inside count_for, route_from or "
+              "prepare_split");
+  }
+  EXPECT_EQ(call_of_another_thread(), "");
 }
 
 }  // namespace

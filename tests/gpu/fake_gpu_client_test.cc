@@ -149,21 +149,28 @@ TEST_F(GpuSplitTest, TheCallsOfAClientAllocateNothingAndWaitForNothing) {
     Client& client = rank.client();
     const SplitArrays& mine = ArraysOf(r);
     const std::scoped_lock alone(turn);
-    ASSERT_TRUE(client.PrepareSplit({.max_tokens = 16, .top_k = 1, .split_on_gpu = true}).ok());
-    ExpectTheSlotsOfTheHost(r, client);
     const std::vector<std::string> calls = {"cudaStreamSynchronize", "cudaDeviceSynchronize",
                                             "cudaEventSynchronize", "cudaMemcpy",
                                             "cudaPointerGetAttributes"};
-    std::vector<int64_t> before;
-    for (const std::string& call : calls) before.push_back(fake_cuda::NumCalls(call));
-    const int64_t allocations = fake_cuda::NumAllocations();
-    for (int i = 0; i < 10; ++i) {
-      EXPECT_TRUE(client.CountFor(1, mine.Choices(mine.ids.data()), mine.row.data()).ok());
-      EXPECT_TRUE(client.RouteFrom(1, mine.gathered.data(), mine.slots.data()).ok());
-    }
-    EXPECT_EQ(fake_cuda::NumAllocations(), allocations);
-    for (size_t i = 0; i < calls.size(); ++i) {
-      EXPECT_EQ(fake_cuda::NumCalls(calls[i]), before[i]) << calls[i];
+    for (const bool split_on_gpu : {false, true}) {
+      SCOPED_TRACE(split_on_gpu);
+      const absl::Status prepared = client.PrepareSplit({.max_tokens = 16,
+                                                         .top_k = 1,
+                                                         .deadline = absl::Seconds(60),
+                                                         .split_on_gpu = split_on_gpu});
+      ASSERT_TRUE(prepared.ok()) << prepared;
+      ExpectTheSlotsOfTheHost(r, client);
+      std::vector<int64_t> before;
+      for (const std::string& call : calls) before.push_back(fake_cuda::NumCalls(call));
+      const int64_t allocations = fake_cuda::NumAllocations();
+      for (int i = 0; i < 10; ++i) {
+        EXPECT_TRUE(client.CountFor(1, mine.Choices(mine.ids.data()), mine.row.data()).ok());
+        EXPECT_TRUE(client.RouteFrom(1, mine.gathered.data(), mine.slots.data()).ok());
+      }
+      EXPECT_EQ(fake_cuda::NumAllocations(), allocations);
+      for (size_t i = 0; i < calls.size(); ++i) {
+        EXPECT_EQ(fake_cuda::NumCalls(calls[i]), before[i]) << calls[i];
+      }
     }
   });
 }
@@ -228,8 +235,14 @@ TEST(GpuClientTest, TurnsChoicesByATableOfTheCaller) {
                                   .out_of_range = counters.data() + 3},
                       .slot_of_expert = table.data(),
                       .slots = ids.data()};
+  cuda::TurnArgs none = turn;
+  none.choices.num_tokens = 0;
+  const absl::Status loaded = TurnTokensOnGpu(none, 0, nullptr);
+  EXPECT_TRUE(loaded.ok()) << loaded;
+  const int64_t unloaded_launches = fake_cuda::NumUnloadedLaunches();
   const absl::Status turned = TurnTokensOnGpu(turn, 0, nullptr);
   EXPECT_TRUE(turned.ok()) << turned;
+  EXPECT_EQ(fake_cuda::NumUnloadedLaunches(), unloaded_launches);
   EXPECT_THAT(ids.Read(), ::testing::ElementsAre(5, 3, -1, 4, 3));
   EXPECT_THAT(counters.Read(), ::testing::ElementsAre(1, 1, 2, 1));
   turn.slots = nullptr;
