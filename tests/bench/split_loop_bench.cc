@@ -1,5 +1,6 @@
-// Times the exchange of a split with the client's thread over 10,000 batches: from the launch of
-// route_from to the end of its stream. Beside it, in turns, the split of the same batch by a call.
+// Times the split of a batch in the order of a stream, by the client's thread or by a kernel, over
+// 10,000 batches: from the launch of route_from to the end of its stream. Beside it, in turns, the
+// split of the same batch by a call.
 // On a GPU, or, as split_loop_fake_gpu, on a stand-in whose kernels are their host bodies: two
 // threads of the CPU and loopback memory. Exit 1 if a batch has no split by a deadline of 1 s, so
 // that a busy machine passes; the default of 1 ms is not tested.
@@ -30,7 +31,7 @@ double Quantile(std::vector<double>& times, double part) {
   return 1000 * *at;
 }
 
-bool Measure(int32_t num_slots, int32_t num_gpus) {
+bool Measure(int32_t num_slots, int32_t num_gpus, bool split_on_gpu) {
   const Load popularity = bench::MakeLoad(kLayers, 256);
   const Topology topology = *Topology::Make(
       {.num_layers = kLayers, .num_experts = 256, .num_slots = num_slots, .num_gpus = num_gpus});
@@ -63,19 +64,20 @@ bool Measure(int32_t num_slots, int32_t num_gpus) {
                             .num_slots = num_slots,
                             .replicas = replicas_on_gpu.data(),
                             .first_replica = first_on_gpu.data()};
-  const OnDevice<int32_t> number(std::vector<int32_t>(kLayers));
+  const OnDevice<int32_t> number{std::vector<int32_t>(kLayers)};
   const std::vector<int32_t> newest(kLayers);
   BatchSplits splits(placement, 0);
   const auto queue = *cuda::MakeStreamRowQueue({});
-  const auto loop = *SplitLoop::Make({.max_tokens = 1, .top_k = 1, .deadline = absl::Seconds(1)},
-                                     {.topology = topology,
-                                      .self = GpuId{0},
-                                      .device = 0,
-                                      .tables = tables,
-                                      .table_numbers = number.data(),
-                                      .newest_numbers = newest.data(),
-                                      .splits = splits,
-                                      .queue = *queue});
+  const auto loop = *SplitLoop::Make(
+      {.max_tokens = 1, .top_k = 1, .deadline = absl::Seconds(1), .split_on_gpu = split_on_gpu},
+      {.topology = topology,
+       .self = GpuId{0},
+       .device = 0,
+       .tables = tables,
+       .table_numbers = number.data(),
+       .newest_numbers = newest.data(),
+       .splits = splits,
+       .queue = *queue});
   const cuda::Stream stream = *cuda::MakeStream();
   std::vector<int64_t> quotas(static_cast<size_t>(num_slots));
   std::vector<int64_t> own(static_cast<size_t>(num_slots));
@@ -101,13 +103,13 @@ bool Measure(int32_t num_slots, int32_t num_gpus) {
     calls.push_back(call);
   }
   const SplitLoopFigures figures = loop->figures();
-  absl::PrintF(
-      R"({"bench": "split_loop", "num_slots": %d, "num_gpus": %d, "p50_us": %.1f, "p90_us": %.1f, )"
-      R"("p999_us": %.1f, "call_p50_us": %.1f, "call_p999_us": %.1f, "batches": %d, "late": %d})"
-      "\n",
-      num_slots, num_gpus, Quantile(exchanges, .5), Quantile(exchanges, .9),
-      Quantile(exchanges, .999), Quantile(calls, .5), Quantile(calls, .999), figures.batches,
-      figures.late);
+  absl::PrintF(R"({"bench": "split_loop", "num_slots": %d, "num_gpus": %d, "split_on_gpu": %d, )"
+               R"("p50_us": %.1f, "p90_us": %.1f, "p999_us": %.1f, "call_p50_us": %.1f, )"
+               R"("call_p999_us": %.1f, "batches": %d, "late": %d})"
+               "\n",
+               num_slots, num_gpus, split_on_gpu, Quantile(exchanges, .5), Quantile(exchanges, .9),
+               Quantile(exchanges, .999), Quantile(calls, .5), Quantile(calls, .999),
+               figures.batches, figures.late);
   return figures.late + figures.refused == 0;
 }
 
@@ -123,7 +125,10 @@ int main() {
                   status.ok() ? "there is no device" : status.message());
     return 77;
   }
-  const bool small = eplb::Measure(288, 32);
-  const bool large = eplb::Measure(384, 64);
-  return small && large ? 0 : 1;
+  bool all_split = true;
+  for (const bool split_on_gpu : {false, true}) {
+    all_split = eplb::Measure(288, 32, split_on_gpu) && all_split;
+    all_split = eplb::Measure(384, 64, split_on_gpu) && all_split;
+  }
+  return all_split ? 0 : 1;
 }
