@@ -191,7 +191,30 @@ class RunPageMaker {
     job.set_measured_last_step(job.step());
     job.set_split(review_.split());
     job.set_measured_split(job.split());
-    if (review_.time().modelled() && review_.has_time_saved()) {
+    if (!report.steps.empty()) {
+      job.set_spent_seconds(review_.time().boundary_seconds());
+      job.set_step_seconds(review_.time().measured_seconds() /
+                           static_cast<double>(report.steps.size()));
+    }
+    SetSaved(job);
+    job.mutable_policy()->set_name(PolicyOfAll());
+    for (const RankHistory& history : run_.histories) SetRank(history, *job.add_ranks());
+    PageJson& further = documents_.further_status();
+    further["peak_fall"] = review_.has_time_saved() ? PageJson(review_.time_saved()) : PageJson();
+    further["events_known"] = review_.has_operators();
+  }
+
+  // The daemon's figures, where the directory has them: they are those of every other view.
+  void SetSaved(v1::JobStatus& job) const {
+    const v1::RunComparison& rows = review_.comparison();
+    if (run_.account && run_.account->run_id == run_.report.run_id) {
+      const LoggedAccount& account = *run_.account;
+      job.clear_spent_seconds();
+      if (account.saved_seconds) job.set_saved_seconds(*account.saved_seconds);
+      if (account.spent_seconds) job.set_spent_seconds(*account.spent_seconds);
+      job.set_saved_basis(account.saved_basis);
+      job.set_saved_is_assumed(account.saved_is_assumed);
+    } else if (review_.time().modelled() && review_.has_time_saved()) {
       job.set_saved_seconds(rows.without_eplb_predicted().total_seconds() -
                             review_.time().measured_seconds());
       job.set_saved_basis(
@@ -200,16 +223,6 @@ class RunPageMaker {
     } else {
       job.set_saved_basis("not known: these steps do not last in proportion to their load");
     }
-    if (!report.steps.empty()) {
-      job.set_spent_seconds(review_.time().boundary_seconds());
-      job.set_step_seconds(review_.time().measured_seconds() /
-                           static_cast<double>(report.steps.size()));
-    }
-    job.mutable_policy()->set_name(PolicyOfAll());
-    for (const RankHistory& history : run_.histories) SetRank(history, *job.add_ranks());
-    PageJson& further = documents_.further_status();
-    further["peak_fall"] = review_.has_time_saved() ? PageJson(review_.time_saved()) : PageJson();
-    further["events_known"] = review_.has_operators();
   }
 
   // The policy that made each decision; empty: there were several, or none.

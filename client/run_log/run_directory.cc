@@ -92,6 +92,28 @@ absl::StatusOr<LoggedEvents> EventsFrom(const wire::JsonValue& document) {
   return result;
 }
 
+// Reads the answer of `eplbctl report --job NAME -o json`; none if there was no answer.
+absl::StatusOr<std::optional<LoggedAccount>> ReadAccount(const std::string& path) {
+  EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
+  if (text.empty()) return std::nullopt;
+  EPLB_ASSIGN_OR_RETURN(const wire::JsonValue job, InFile(path, wire::ParseJson(text)));
+  LoggedAccount account;
+  EPLB_ASSIGN_OR_RETURN(account.run_id, InFile(path, wire::GetString(job, "run_id")));
+  EPLB_ASSIGN_OR_RETURN(account.saved_basis, InFile(path, wire::GetString(job, "saved_basis")));
+  const auto number = [&job](const char* key) {
+    const wire::JsonValue* value = job.Find(key);
+    using Json = wire::JsonValue::Kind;
+    const bool known =
+        value != nullptr && (value->kind == Json::kInteger || value->kind == Json::kReal);
+    return known ? std::optional(value->real) : std::nullopt;
+  };
+  account.saved_seconds = number("saved_seconds");
+  account.spent_seconds = number("spent_seconds");
+  const wire::JsonValue* assumed = job.Find("saved_is_assumed");
+  account.saved_is_assumed = assumed != nullptr && assumed->boolean;
+  return account;
+}
+
 }  // namespace
 
 absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path) {
@@ -139,6 +161,10 @@ absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory) {
   const std::string events = directory + "/events.json";
   if (std::filesystem::exists(events, error)) {
     EPLB_ASSIGN_OR_RETURN(run.events, ReadEventsFile(events));
+  }
+  const std::string job = directory + "/job.json";
+  if (std::filesystem::exists(job, error)) {
+    EPLB_ASSIGN_OR_RETURN(run.account, ReadAccount(job));
   }
   EPLB_ASSIGN_OR_RETURN(run.step_loads, ReadStepLoads(directory + "/loads.jsonl"));
   return run;

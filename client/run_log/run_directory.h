@@ -52,12 +52,22 @@ struct LoggedEvents {
 // errors, beginning with the path: NotFound; InvalidArgument naming the key.
 absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path);
 
+// The time that the run's job saved, as its daemon knew in the end; over all runs of the job.
+struct LoggedAccount {
+  std::string run_id;
+  std::optional<double> saved_seconds;
+  std::optional<double> spent_seconds;
+  std::string saved_basis;
+  bool saved_is_assumed = false;
+};
+
 struct RunDirectory {
   std::vector<RankHistory> histories;       // rank-R.jsonl, by rank
   std::vector<LoggedPlacement> placements;  // placements.jsonl
   std::vector<Load> step_loads;             // loads.jsonl, [i] is step i
   RunReport report;                         // run.json
   std::optional<LoggedEvents> events;       // events.json, if it exists
+  std::optional<LoggedAccount> account;     // job.json, if it exists and is not empty
 };
 
 // errors, beginning with the file: NotFound or InvalidArgument if one is missing or unreadable,

@@ -55,6 +55,22 @@ TEST(RunPageTest, WindowsAreMeasuredAsTheReviewMeasures) {
   EXPECT_TRUE(windows[2]["coverage"].is_null());  // a run's directory does not know it
 }
 
+TEST(RunPageTest, TheTimeSavedIsTheDaemonsWhereTheDirectoryHasItsAnswer) {
+  RunDirectory run = ARun();
+  run.account = {.run_id = run.report.run_id,
+                 .saved_seconds = 5.8,
+                 .spent_seconds = 0.5,
+                 .saved_basis = "a token costs 2 us",
+                 .saved_is_assumed = true};
+  const PageJson job = PageOf(run).At("");
+  EXPECT_EQ(job["saved_seconds"], 5.8);
+  EXPECT_EQ(job["spent_seconds"], 0.5);
+  EXPECT_EQ(job["saved_basis"], "a token costs 2 us");
+  EXPECT_EQ(job["saved_is_assumed"], true);
+  run.account->run_id = "another";
+  EXPECT_NE(PageOf(run).At("")["saved_seconds"], 5.8);
+}
+
 TEST(RunPageTest, OtherLayoutsOfARunThatSplitsItsStepsAreMeasuredPerStep) {
   RunDirectory run = SmallRun({});
   run.report.split = SplitMode::kBatch;
