@@ -32,6 +32,9 @@ constexpr int32_t kMaxEvery = 1 << 20;                 // steps
 
 absl::Status CheckNames(const wire::Hello& hello) {
   EPLB_RETURN_IF_ERROR(wire::CheckPlainName("hello: job", hello.job));
+  if (hello.job == "." || hello.job == "..") {
+    return InvalidInput("hello: job is ", hello.job, ", which has a meaning of its own in paths");
+  }
   return wire::CheckPrintableName("hello: run", hello.run_id);
 }
 

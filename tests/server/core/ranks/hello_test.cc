@@ -29,6 +29,7 @@ TEST(CheckHelloTest, EveryFieldOutOfItsRangeIsNamed) {
   };
   const Case cases[] = {
       {"job has a character", [](wire::Hello& h) { h.job = "a b"; }},
+      {"job is ..,", [](wire::Hello& h) { h.job = ".."; }},
       {"job has 0", [](wire::Hello& h) { h.job = ""; }},
       {"run has 129", [](wire::Hello& h) { h.run_id = std::string(129, 'x'); }},
       {"running_version is -1", [](wire::Hello& h) { h.running_version = -1; }},
