@@ -99,7 +99,10 @@ std::string Summary(const std::vector<Check>& checks) {
     scopes.insert(check.scope);
     if (check.result != Result::kOk) troubled.insert(check.scope);
   }
-  return absl::StrCat(Counted(scopes.size() - troubled.size(), "job"), " ok",
+  const std::string jobs =
+      scopes.empty() ? "no job yet"
+                     : absl::StrCat(Counted(scopes.size() - troubled.size(), "job"), " ok");
+  return absl::StrCat(jobs,
                       troubled.empty() ? "" : absl::StrCat(", ", troubled.size(), " with trouble"),
                       " (", Counted(std::ssize(checks), "check"), "; --all lists them)\n");
 }

@@ -207,9 +207,10 @@ Verdict CheckGain(const v1::JobStatus& job) {
                  absl::StrCat(known ? "" : "not known, ", "balancedness ", BalancednessText(job))};
 }
 
-// Time lost is a finding: a switch pays back its pause later, so that it may be an early one.
+// Time lost is a finding while the job runs.
 Verdict CheckSaved(const v1::JobStatus& job) {
-  return Verdict{LostTime(job) ? Result::kWarning : Result::kOk, SavedText(job)};
+  const bool warns = LostTime(job) && !HasEnded(job);
+  return Verdict{warns ? Result::kWarning : Result::kOk, SavedText(job)};
 }
 
 // A run may gather its ranks until the daemon's limits.start_deadline.

@@ -1,6 +1,7 @@
 #include "client/cli/job_text.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
@@ -24,6 +25,15 @@ std::string NameRanks(const std::vector<uint32_t>& ranks, size_t of_all) {
 }
 
 namespace {
+
+// True if the newest switch is no older than alert EplbTimeLost waits. An ended run gains no more.
+bool SwitchedRecently(const v1::JobStatus& job) {
+  constexpr double kPaysBackWithin = 1800;  // seconds
+  if (HasEnded(job) || !job.has_last_switched_step() || !job.has_step_seconds()) return false;
+  if (job.step() < job.last_switched_step()) return false;  // the switch was in an earlier run
+  const auto steps = static_cast<double>(job.step() - job.last_switched_step());
+  return steps * job.step_seconds() < kPaysBackWithin;
+}
 
 bool Observes(const v1::JobStatus& job) { return job.policy().mode() == "observe"; }
 
@@ -154,20 +164,29 @@ std::string SettingsText(const v1::PolicySettings& settings) {
 }
 
 bool LostTime(const v1::JobStatus& job) {
-  return job.has_saved_seconds() && job.saved_seconds() < 0;
+  return job.has_saved_seconds() && job.saved_seconds() < 0 && !SwitchedRecently(job);
 }
 
-std::string SavedText(const v1::JobStatus& job) {
+std::string SavedFigureText(const v1::JobStatus& job) {
   if (!job.has_saved_seconds()) {
     // An older daemon sends no basis.
     const std::string& why = job.saved_basis();
     return Printable("time saved is " + (why.empty() ? std::string("not known") : why));
   }
-  const std::string pauses = absl::StrCat("net of pauses of ", Seconds(job.spent_seconds()));
+  const bool is_gross = job.saved_basis().empty();  // an older daemon's
+  const std::string pauses =
+      absl::StrCat(is_gross ? "before" : "net of", " pauses of ", Seconds(job.spent_seconds()));
   const std::string about = job.saved_is_assumed() ? "about " : "";
-  if (!LostTime(job)) return absl::StrCat(about, Seconds(job.saved_seconds()), " saved, ", pauses);
-  return absl::StrCat(about, Seconds(-job.saved_seconds()), " LOST, ", pauses,
-                      ": one slot per expert would have been faster");
+  const bool lost = job.saved_seconds() < 0;
+  return absl::StrCat(about, Seconds(std::abs(job.saved_seconds())), lost ? " LOST, " : " saved, ",
+                      pauses);
+}
+
+std::string SavedText(const v1::JobStatus& job) {
+  std::string text = SavedFigureText(job);
+  if (job.saved_seconds() >= 0) return text;
+  return absl::StrCat(text, LostTime(job) ? ": one slot per expert would have been faster"
+                                          : ": the newest switch may still pay back its pause");
 }
 
 std::vector<StateNote> StateNotesOf(const v1::JobStatus& job) {
@@ -189,8 +208,12 @@ std::vector<StateNote> StateNotesOf(const v1::JobStatus& job) {
   if (lives && !job.engine().empty()) {
     add(absl::StrCat(job.engine(), " asks for placements; a step is a question"), Colour::kNone, 0);
   }
-  if (lives && !job.worse_reason().empty()) add("WORSE: " + job.worse_reason(), Colour::kYellow, 1);
-  if (LostTime(job)) add(SavedText(job), Colour::kYellow, 1);
+  if (lives && !job.worse_reason().empty()) {
+    add("WORSE: " + job.worse_reason(), Colour::kYellow, 1);
+  } else if (lives && job.balancedness() < 0.999 * job.balancedness_without_eplb()) {
+    add("less even than without EPLB", Colour::kYellow, 1);
+  }
+  if (lives && LostTime(job)) add(SavedText(job), Colour::kYellow, 1);
   add(CandidateText(job), Colour::kYellow, 1);
   add(RefusedText(job), Colour::kYellow, 1);
   if (!lives) return notes;  // it waits for no rank, and nothing of it can be paused
@@ -204,12 +227,13 @@ std::vector<StateNote> StateNotesOf(const v1::JobStatus& job) {
     add("observe: decisions are made and explained, none is applied", Colour::kYellow, 0);
   }
   for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow, 0);
+  const bool incomplete = job.connected_ranks() < job.world_size();
   if (!job.waiting_for().empty()) {
-    const bool quarantined = job.state() == v1::JOB_STATE_QUARANTINE;
-    add("waits for " + job.waiting_for(), Colour::kYellow,
-        quarantined               ? 2
-        : job.stuck_seconds() > 0 ? 1
-                                  : 0);
+    const bool stuck = job.state() == v1::JOB_STATE_QUARANTINE || job.stuck_seconds() > 0;
+    add("waits for " + job.waiting_for(), Colour::kYellow, stuck ? 2 : incomplete ? 1 : 0);
+  } else if (incomplete) {
+    add(absl::StrCat(job.connected_ranks(), " of ", job.world_size(), " ranks are connected"),
+        Colour::kYellow, 1);
   }
   return notes;
 }

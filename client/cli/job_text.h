@@ -57,8 +57,12 @@ SplitMode SplitOf(const v1::JobStatus& job);
 std::string SettingsText(const v1::PolicySettings& settings);
 
 // "41.2 s saved, net of pauses of 0.5 s", "3.1 s LOST, .." if the job would have been faster
-// without EPLB, or "time saved is not known: ..".
+// without EPLB, or "time saved is not known: ..". An older daemon's figure is before pauses.
 std::string SavedText(const v1::JobStatus& job);
+// SavedText without the clause after LOST.
+std::string SavedFigureText(const v1::JobStatus& job);
+// True if the job lost time and its newest switch is not so recent that it may still pay back its
+// pause.
 bool LostTime(const v1::JobStatus& job);
 
 // A sentence about the state. trouble: 2 for what must be mended, 1 for what an operator should

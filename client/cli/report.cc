@@ -1,6 +1,7 @@
 // `eplbctl report`: sums up a job that a daemon knows, or checks and sums up the log directory of a
 // run of the demonstration trainer.
 #include <algorithm>
+#include <filesystem>
 #include <utility>
 #include <vector>
 
@@ -54,8 +55,21 @@ void CheckLeastFigures(const ReportOptions& options, v1::RunReview& review) {
   }
 }
 
+// Returns a flag that needs a directory; empty: none was given.
+std::string FlagOfDirectories(const ReportOptions& options) {
+  if (!options.html.empty()) return "--html";
+  if (!options.events.empty()) return "--events";
+  if (options.min_rebalances > 0) return "--min-rebalances";
+  if (options.min_gain.has_value()) return "--min-gain";
+  if (options.window_steps != ReportOptions().window_steps) return "--window-steps";
+  return options.query.format == Format::kTrace ? "-o trace" : "";
+}
+
 // Reports a job from what the daemon knows of it, also once its run has ended.
 Output ReportOfJob(const ReportOptions& options, const Terminal& terminal) {
+  if (const std::string flag = FlagOfDirectories(options); !flag.empty()) {
+    return InvalidInput(flag, " needs the directory of a run in place of --job");
+  }
   constexpr uint32_t kPlansShown = 10;
   v1::JobStatus job;
   EPLB_RETURN_IF_ERROR(AskAboutJob(options.query, options.job, v1::GetJobRequest(), &job).status());
@@ -63,12 +77,12 @@ Output ReportOfJob(const ReportOptions& options, const Terminal& terminal) {
   request.set_limit(kPlansShown);
   v1::ListPlansResponse plans;
   EPLB_RETURN_IF_ERROR(AskAboutJob(options.query, options.job, request, &plans).status());
-  if (options.query.format == Format::kJson) {
-    Json json = wire::ToJson(job);
-    json.erase("ranks");
-    json["plans"] = wire::ToJson(plans)["plans"];
-    return wire::DumpJson(json, 1) + "\n";
-  }
+  Json document = wire::ToJson(job);
+  document.erase("ranks");
+  document["plans"] = wire::ToJson(plans)["plans"];
+  const std::string json = wire::DumpJson(document, 1) + "\n";
+  EPLB_RETURN_IF_ERROR(WriteOutput(options.out, json));
+  if (options.query.format == Format::kJson) return json;
   std::string text = JobReport(job, "", terminal);
   if (!plans.plans().empty()) absl::StrAppend(&text, "\n", PlansText(plans, terminal));
   return text;
@@ -118,6 +132,11 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   if (options.window_steps < 1) return InvalidInput("--window-steps must be at least 1");
   if (options.min_gain.has_value() && !(*options.min_gain >= 0 && *options.min_gain <= 1)) {
     return InvalidInput("--min-gain is ", *options.min_gain, ", expected 0..1");
+  }
+  std::error_code error;
+  if (!std::filesystem::is_directory(options.directory, error)) {
+    return InvalidInput(options.directory, " is not a directory; for a job of the daemon give ",
+                        "--job");
   }
   if (options.query.format == Format::kTrace) return TraceOf(options);
   EPLB_ASSIGN_OR_RETURN(RunDirectory run, AsUsage(ReadRunDirectory(options.directory)));

@@ -51,18 +51,27 @@ std::string Daemon(const v1::GetStatusResponse& response, const Terminal& termin
   return text;
 }
 
+// `reason` is cut, the name is whole: it is what the next command asks for.
+std::string NamedLine(const std::string& name, const std::string& reason,
+                      const Terminal& terminal) {
+  const int room = terminal.width - DisplayWidth(name);
+  return absl::StrCat(name, Shortened(reason, std::max(room, kMostText)));
+}
+
 // Refusals of jobs that the daemon does not have, which are in no table.
 std::string Refusals(const v1::GetStatusResponse& response, const Terminal& terminal) {
   std::string text;
   for (const v1::Refusal& refusal : response.refusals()) {
     const std::string sentence =
-        absl::StrCat(Shortened(refusal.job(), kMostText), " is not served: ", refusal.reason(),
-                     " (", Counted(refusal.count(), "refusal"), ", the newest ",
+        absl::StrCat(refusal.job(), " is not served: ", refusal.reason(), " (",
+                     Counted(refusal.count(), "refusal"), ", the newest ",
                      Seconds(refusal.seconds_ago()), " ago)");
     absl::StrAppend(&text, "\n", Paragraph(Printable(sentence), terminal, 2, Colour::kRed));
   }
   return text;
 }
+
+std::string NameCell(const v1::JobStatus& job) { return Printable(job.job()); }
 
 std::string StateCell(const v1::JobStatus& job) { return Shortened(StateText(job), kMostText); }
 
@@ -76,22 +85,25 @@ std::string SavedCell(const v1::JobStatus& job) {
 }
 
 std::string JobTable(const v1::GetStatusResponse& response, const Terminal& terminal) {
-  return FormatTable(MessageTable(response.jobs(), terminal,
-                                  {{"state", InWords<v1::JobStatus>(StateCell)},
-                                   {"saved_seconds", InWords<v1::JobStatus>(SavedCell)},
-                                   {"connected_ranks", InWords<v1::JobStatus>(RanksCell)}}),
-                     terminal);
+  Table table = MessageTable(response.jobs(), terminal,
+                             {{"job", InWords<v1::JobStatus>(NameCell)},
+                              {"state", InWords<v1::JobStatus>(StateCell)},
+                              {"saved_seconds", InWords<v1::JobStatus>(SavedCell)},
+                              {"connected_ranks", InWords<v1::JobStatus>(RanksCell)}});
+  table.named = true;
+  return FormatTable(std::move(table), terminal);
 }
 
 // The first line: time saved by all jobs together.
 std::string SavedByAll(const v1::GetStatusResponse& response, const Terminal& terminal) {
   v1::JobStatus sum;
-  sum.set_saved_basis("not known yet");
+  sum.set_saved_basis("not known yet");  // replaced by a known one
   int lost = 0;
   int known = 0;
   for (const v1::JobStatus& job : response.jobs()) {
     if (!job.has_saved_seconds()) continue;
     ++known;
+    sum.set_saved_basis(job.saved_basis());
     sum.set_saved_seconds(sum.saved_seconds() + job.saved_seconds());
     sum.set_spent_seconds(sum.spent_seconds() + job.spent_seconds());
     if (job.saved_is_assumed()) sum.set_saved_is_assumed(true);
@@ -99,13 +111,14 @@ std::string SavedByAll(const v1::GetStatusResponse& response, const Terminal& te
   }
   const int unknown = response.jobs_size() - known;
   const std::string text =
-      absl::StrCat(Counted(response.jobs_size(), "job"), ": ", SavedText(sum),
+      absl::StrCat(Counted(response.jobs_size(), "job"), ": ", SavedFigureText(sum),
                    lost > 0 ? absl::StrCat("; ", lost, " lost time") : "",
                    known > 0 && unknown > 0 ? absl::StrCat("; ", unknown, " not known") : "");
   return Paragraph(text, terminal, 2, lost > 0 ? Colour::kYellow : Colour::kNone);
 }
 
-// Sorts by the column that `order` names, those without a value last; empty: trouble first.
+// Sorts by the column that `order` names, those without a value last; empty: trouble first, then
+// what runs.
 void SortJobs(const std::string& order, v1::GetStatusResponse& response) {
   using Job = v1::JobStatus;
   const auto by = [&response](const auto& key) {
@@ -120,7 +133,10 @@ void SortJobs(const std::string& order, v1::GetStatusResponse& response) {
   if (order == "measured") {
     return by([](const Job& job) { return job.has_balancedness() ? job.balancedness() : kLast; });
   }
-  by([](const Job& job) { return -TroubleOf(job).trouble; });
+  by([](const Job& job) {
+    const int trouble = TroubleOf(job).trouble;
+    return trouble == 0 && HasEnded(job) ? 1 : -trouble;
+  });
 }
 
 // Leaves the jobs whose name or state has `part`, in upper or lower case.
@@ -132,7 +148,7 @@ void KeepMatching(const std::string& part, v1::GetStatusResponse& response) {
   jobs->erase(std::remove_if(jobs->begin(), jobs->end(), std::not_fn(matches)), jobs->end());
 }
 
-// A line for each of the worst troubles.
+// A line for each of the worst troubles, and one for the jobs that are not served.
 std::string Troubles(const v1::GetStatusResponse& response, const Terminal& terminal) {
   constexpr int kShown = 3;
   std::string text;
@@ -140,23 +156,30 @@ std::string Troubles(const v1::GetStatusResponse& response, const Terminal& term
   for (const v1::JobStatus& job : response.jobs()) {
     const StateNote trouble = TroubleOf(job);
     if (trouble.trouble == 0 || ++count > kShown) continue;
-    const std::string line =
-        absl::StrCat(Shortened(Printable(job.job()), kMostText), ": ", trouble.text);
-    absl::StrAppend(&text, Paint(terminal, trouble.colour, Shortened(line, kMostReason)), "\n");
+    const std::string line = NamedLine(NameCell(job) + ": ", trouble.text, terminal);
+    absl::StrAppend(&text, Paint(terminal, trouble.colour, line), "\n");
   }
   if (count > kShown) absl::StrAppend(&text, "and ", count - kShown, " more: eplbctl doctor\n");
+  if (const int refused = response.refusals_size(); refused > 0) {
+    const std::string others = refused > 1
+                                   ? absl::StrCat(" and ", refused - 1, " more are not served: ")
+                                   : " is not served: ";
+    const std::string line = NamedLine(Printable(response.refusals(0).job()) + others,
+                                       Printable(response.refusals(0).reason()), terminal);
+    absl::StrAppend(&text, Paint(terminal, Colour::kRed, line), "\n");
+  }
   return text.empty() ? text : "\n" + text;
 }
 
 // The facts about a job for which the table has no room.
 std::string Notes(const v1::JobStatus& job, const Terminal& terminal) {
-  const std::string name = Shortened(Printable(job.job()), kMostText) + " ";
+  const std::string name = NameCell(job) + " ";
   std::string text = StateNotes(job, name, terminal) +
                      Paragraph(name + "balancedness " + BalancednessText(job), terminal);
   if (const std::string objective = ObjectiveText(job); !objective.empty()) {
     text += Paragraph(name + objective, terminal);
   }
-  if (job.has_saved_seconds()) {
+  if (job.has_saved_seconds() && !job.saved_basis().empty()) {
     text += Paragraph(absl::StrCat(name, "saved: ", Printable(job.saved_basis())), terminal);
   }
   if (job.last_reason().empty()) return text;
@@ -181,15 +204,16 @@ std::string JobNameTable(const v1::GetStatusResponse& response, const Terminal& 
   for (const v1::JobStatus& job : response.jobs()) {
     const v1::Shape& shape = job.shape();
     const std::string policy = Printable(job.policy().name());
-    table.rows.push_back({Shortened(Printable(job.job()), kMostText), StateCell(job),
-                          OrDash(!policy.empty(), policy), absl::StrCat(shape.num_layers()),
-                          absl::StrCat(shape.num_experts()), absl::StrCat(shape.num_slots()),
-                          absl::StrCat(shape.num_gpus()), absl::StrCat(shape.num_nodes()),
-                          absl::StrCat(job.world_size()), absl::StrCat(job.version()),
+    table.rows.push_back({NameCell(job), StateCell(job), OrDash(!policy.empty(), policy),
+                          absl::StrCat(shape.num_layers()), absl::StrCat(shape.num_experts()),
+                          absl::StrCat(shape.num_slots()), absl::StrCat(shape.num_gpus()),
+                          absl::StrCat(shape.num_nodes()), absl::StrCat(job.world_size()),
+                          absl::StrCat(job.version()),
                           OrDash(job.run_number() > 0, absl::StrCat(job.run_number())),
                           Shortened(Printable(job.run_id()), kMostText / 2)});
   }
   table.drop = {"run id", "run", "nodes", "policy", "version"};
+  table.named = true;
   return FormatTable(table, terminal);
 }
 
@@ -216,8 +240,7 @@ std::string JobReport(const v1::JobStatus& job, const std::string& heading,
                       const Terminal& terminal) {
   v1::GetStatusResponse one;
   *one.add_jobs() = job;
-  const std::string saved =
-      absl::StrCat(Shortened(Printable(job.job()), kMostText), ": ", SavedText(job));
+  const std::string saved = absl::StrCat(NameCell(job), ": ", SavedText(job));
   return absl::StrCat(
       Paragraph(saved, terminal, 2, LostTime(job) ? Colour::kYellow : Colour::kNone), heading,
       JobTable(one, terminal), "\n", Notes(job, terminal));
@@ -234,17 +257,18 @@ Output RunStatus(const GetOptions& options, const Terminal& terminal) {
     return wire::DumpJson(StatusJson(response, options.ranks)) + "\n";
   }
   std::string text;
+  if (response.jobs_size() > 1) {
+    return absl::StrCat(SavedByAll(response, terminal), Daemon(response, terminal), "\n",
+                        JobTable(response, terminal), Troubles(response, terminal));
+  }
   if (response.jobs().empty()) {
     text = Daemon(response, terminal) + "\n" +
            (!options.filter.empty()  ? "no job matches --filter"
             : response.jobs_hidden() ? kNoVisibleJob
                                      : "no job has connected yet") +
            "\n";
-  } else if (response.jobs_size() == 1) {
-    text = JobReport(response.jobs(0), Daemon(response, terminal) + "\n", terminal);
   } else {
-    text = absl::StrCat(SavedByAll(response, terminal), Daemon(response, terminal), "\n",
-                        JobTable(response, terminal), Troubles(response, terminal));
+    text = JobReport(response.jobs(0), Daemon(response, terminal) + "\n", terminal);
   }
   return text + Refusals(response, terminal);
 }

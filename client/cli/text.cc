@@ -36,6 +36,7 @@ std::vector<int> WidthsOf(const Table& table) {
   for (const auto& row : table.rows) {
     for (size_t i = 0; i < row.size(); ++i) widths[i] = std::max(widths[i], DisplayWidth(row[i]));
   }
+  if (table.named) widths[0] = std::min(widths[0], kMostText);
   return widths;
 }
 
@@ -140,6 +141,14 @@ std::string Shortened(std::string_view text, int width) {
   return absl::StrCat(std::string(text.substr(0, end)), "..");
 }
 
+std::string ShortenedName(std::string_view name, int width) {
+  if (DisplayWidth(name) <= width) return std::string(name);
+  size_t start = name.size();  // the first character of the end that stays
+  while (start > 0 && DisplayWidth(name.substr(start)) < (width - 2) / 2) --start;
+  return Shortened(name, width - DisplayWidth(name.substr(start))) +
+         std::string(name.substr(start));
+}
+
 Table::Table(std::vector<std::string> columns) {
   for (std::string& column : columns) AddColumn(std::move(column));
 }
@@ -151,10 +160,19 @@ void Table::AddColumn(std::string column) {
 
 std::string FormatTable(Table table, const Terminal& terminal) {
   std::vector<int> widths = WidthsOf(table);
-  for (const std::string& heading : table.drop) {
+  const auto free = [&widths, &terminal] {
     const int spaces = 2 * (static_cast<int>(widths.size()) - 1);
-    if (std::accumulate(widths.begin(), widths.end(), spaces) <= terminal.width) break;
+    return terminal.width - std::accumulate(widths.begin(), widths.end(), spaces);
+  };
+  for (const std::string& heading : table.drop) {
+    if (free() >= 0) break;
     Drop(table, heading);
+    widths = WidthsOf(table);
+  }
+  if (table.named) {
+    const int most = widths[0] + std::max(free(), 0);
+    for (auto& row : table.rows) row[0] = ShortenedName(row[0], most);
+    table.named = false;
     widths = WidthsOf(table);
   }
   const auto line = [&](const std::vector<std::string>& row, Colour colour) {

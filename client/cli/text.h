@@ -44,6 +44,8 @@ std::string Beside(std::string_view label, int column, std::string_view text,
 inline constexpr int kMostText = 24;  // columns of a foreign text in a table
 // At most `width` columns; a text that is cut off ends in "..".
 std::string Shortened(std::string_view text, int width);
+// At most `width` columns of a name, cut in the middle: names of one kind often differ at the end.
+std::string ShortenedName(std::string_view name, int width);
 inline constexpr int kMostReason = 72;  // columns of a decision's reason; explain has all of it
 inline std::string ShortReason(std::string_view reason) {
   return Shortened(Printable(std::string(reason)), kMostReason);
@@ -60,9 +62,10 @@ struct Table {
   std::vector<bool> right;
   std::vector<std::vector<std::string>> rows;
   std::vector<std::string> drop;  // headings in the order in which a narrow terminal drops them
+  bool named = false;             // the first column has names, which may be cut to kMostText
 };
 
-// Drops columns until lines fit the terminal.
+// Drops columns until lines fit the terminal. Names get the room that is left over.
 std::string FormatTable(Table table, const Terminal& terminal);
 
 // A horizontal bar of `value` / `full` * `width` columns, in eighths where Unicode can be shown.

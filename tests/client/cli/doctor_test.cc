@@ -41,6 +41,12 @@ TEST_F(DoctorTest, ExitCodeFollowsTheWorstCheck) {
               HasSubstr(R"({"healthy":false,"checks":[{"scope":"eplbd","check":"ready")"));
 }
 
+TEST_F(DoctorTest, ADaemonWithoutJobsHasNone) {
+  daemon_.status.clear_jobs();
+  EXPECT_THAT(RunDoctor({.query = daemon_.Options()}, kPlain).out,
+              ::testing::StartsWith("no job yet (1 check; --all lists them)\n"));
+}
+
 TEST_F(DoctorTest, DecisionsThatCannotBeReadHideNoJob) {
   v1::Plan plan;
   plan.set_reason("not UTF-8: \xff");

@@ -74,6 +74,32 @@ TEST(JobTextTest, AJobThatIsWorseThanWithoutEplbIsNotedUntilItEnds) {
   EXPECT_THAT(StateNotes(job, "", kPlain), ::testing::Not(::testing::HasSubstr("WORSE")));
 }
 
+TEST(JobTextTest, TimeLostIsATroubleOfARunningJobOnceItsSwitchIsNotRecent) {
+  v1::JobStatus job = HealthyJob();
+  EXPECT_EQ(TroubleOf(job).trouble, 0);
+  job.set_saved_seconds(-2);
+  EXPECT_EQ(TroubleOf(job).trouble, 1);
+  job.set_step_seconds(1);
+  job.set_last_switched_step(job.step() - 1799);
+  EXPECT_FALSE(LostTime(job));
+  EXPECT_EQ(TroubleOf(job).trouble, 0);
+  EXPECT_THAT(SavedText(job), ::testing::HasSubstr("2.0 s LOST"));
+  EXPECT_THAT(SavedText(job), ::testing::HasSubstr("may still pay back its pause"));
+  job.set_last_switched_step(job.step() - 1800);
+  EXPECT_TRUE(LostTime(job));
+  job.set_ending(v1::RUN_ENDING_FINISHED);
+  EXPECT_EQ(TroubleOf(job).trouble, 0) << "nothing is left to do";
+}
+
+TEST(JobTextTest, AJobWithoutAllOfItsRanksIsOneToWatch) {
+  v1::JobStatus job = HealthyJob();
+  job.set_world_size(2);
+  EXPECT_EQ(TroubleOf(job).text, "1 of 2 ranks are connected");
+  job.set_connected_ranks(2);
+  job.set_balancedness_without_eplb(0.8);
+  EXPECT_EQ(TroubleOf(job).text, "less even than without EPLB");
+}
+
 TEST(JobTextTest, SlowAndStatedGpusAreNamedWithWhatDecisionsUse) {
   v1::JobStatus job = HealthyJob();
   v1::GpuSpeed* slow = job.add_gpu_speeds();

@@ -2,10 +2,12 @@
 #include <gmock/gmock.h>
 
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 
+#include "base/files.h"
 #include "base/json_value.h"
 #include "client/cli/commands.h"
 #include "proto/wire/placement_files.h"
@@ -56,6 +58,7 @@ TEST_F(QueryTest, TwentyJobsFitOneScreenWithTroubleFirst) {
     job = HealthyJob();
     job.set_job(absl::StrFormat("pretrain-moe-64x8-%02d", i));
     job.set_saved_seconds(i == 9 ? -60 : 3600);
+    job.set_saved_basis("a token costs 2 us");
     job.set_step(1'234'567);
   }
   daemon_.status.mutable_jobs(12)->set_stalled("hung");
@@ -81,6 +84,49 @@ TEST_F(QueryTest, TwentyJobsFitOneScreenWithTroubleFirst) {
   EXPECT_LT(json.find("8-00"), json.find("8-12")) << "JSON stays by name";
 }
 
+TEST_F(QueryTest, LongNamesStayApartAndUseTheWidthOfTheTerminal) {
+  daemon_.status.clear_jobs();
+  const std::string name = "prod-moe-deepseek-v4-large-run-0";
+  for (int i = 1; i <= 3; ++i) {
+    v1::JobStatus& job = *daemon_.status.add_jobs();
+    job = HealthyJob();
+    job.set_job(absl::StrCat(name, i));
+  }
+  daemon_.status.mutable_jobs(2)->set_stalled("hung");
+  daemon_.status.mutable_jobs(2)->set_stalled_reason(std::string(300, 'x'));
+  const auto status = [this](int width, const std::string& job = "") {
+    return TextOf(RunStatus({.query = Options(), .job = job}, {.width = width}));
+  };
+  EXPECT_THAT(status(80), Says("prod-moe-d", "run-01  ", "run-02  ", "\n" + name + "3: STALLED"));
+  EXPECT_TRUE(FitsInto(status(80), 80)) << status(80);
+  EXPECT_THAT(status(200), Says("\n" + name + "1  ", "\n" + name + "3  "));
+  EXPECT_THAT(status(80, name + "2"), StartsWith(name + "2: time saved"));
+  EXPECT_THAT(TextOf(RunGetJobs({.query = Options()}, {.width = 200})), Says(name + "1  "));
+}
+
+TEST_F(QueryTest, TroublesAndARefusalLeaveTwentyJobsOnOneScreen) {
+  daemon_.status.clear_jobs();
+  for (int i = 0; i < 20; ++i) {
+    v1::JobStatus& job = *daemon_.status.add_jobs();
+    job = HealthyJob();
+    job.set_job(absl::StrFormat("job-%02d", i));
+    if (i == 0) job.set_ending(v1::RUN_ENDING_FINISHED);
+    if (i == 0) job.set_saved_seconds(-5);
+    if (i > 15) job.set_stalled("hung");
+  }
+  v1::Refusal& refusal = *daemon_.status.add_refusals();
+  refusal.set_job("another");
+  refusal.set_reason("the daemon has 20 jobs, as many as limits.max_jobs " + std::string(99, 'x'));
+  const std::string output = TextOf(RunStatus({.query = Options()}, kPlain));
+  EXPECT_LE(CountOf("\n", output), 30u) << output;
+  EXPECT_TRUE(FitsInto(output, 80)) << output;
+  EXPECT_THAT(output, Says("and 1 more: eplbctl doctor\nanother is not served: the daemon has 20"));
+  EXPECT_LT(output.find("job-15"), output.find("job-00")) << "what runs before what has ended";
+  *daemon_.status.add_refusals() = refusal;
+  EXPECT_THAT(TextOf(RunStatus({.query = Options()}, kPlain)),
+              HasSubstr("another and 1 more are not served: the daemon"));
+}
+
 TEST_F(QueryTest, OneJobOpensWithTheTimeThatItSavedAndNamesTheBasis) {
   v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
   job.set_job("train");
@@ -104,6 +150,33 @@ TEST_F(QueryTest, OneJobOpensWithTheTimeThatItSavedAndNamesTheBasis) {
   job.set_saved_seconds(-2);
   output = TextOf(RunStatus({.query = Options()}, kPlain));
   EXPECT_THAT(output, StartsWith("train: 2.0 s LOST, net of pauses of 500.0 ms: one slot per"));
+  job.clear_saved_basis();
+  output = TextOf(RunStatus({.query = Options()}, kPlain));
+  EXPECT_THAT(output, AllOf(StartsWith("train: 2.0 s LOST, before pauses of 500.0 ms"),
+                            Not(HasSubstr("saved: \n"))));
+}
+
+TEST_F(QueryTest, AReportOfAJobRefusesWhatNeedsADirectoryAndWritesItsJson) {
+  daemon_.status.mutable_jobs(0)->set_job("train");
+  const ReportOptions job{.query = Options(), .job = "train"};
+  std::vector<ReportOptions> wrong(6, job);
+  wrong[0].html = "x.html";
+  wrong[1].events = "x.json";
+  wrong[2].min_rebalances = 1;
+  wrong[3].min_gain = 0;
+  wrong[4].window_steps = 10;
+  wrong[5].query.format = Format::kTrace;
+  for (const ReportOptions& options : wrong) {
+    const Output output = RunReportCommand(options, kPlain);
+    EXPECT_EQ(output.exit_code, kUsage);
+    EXPECT_THAT(output.message, EndsWith(" needs the directory of a run in place of --job"));
+  }
+  ReportOptions written = job;
+  written.out = Path("job.json");
+  EXPECT_THAT(TextOf(RunReportCommand(written, kPlain)), StartsWith("train: "));
+  EXPECT_THAT(ReadRegularFile(written.out).value(), HasSubstr(R"("job": "train")"));
+  EXPECT_THAT(RunReportCommand({.query = Options(), .directory = "train"}, kPlain).message,
+              HasSubstr("train is not a directory; for a job of the daemon give --job"));
 }
 
 TEST_F(QueryTest, StatusOfOneJobLeavesTheOthersOut) {

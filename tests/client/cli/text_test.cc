@@ -59,6 +59,9 @@ TEST(TextTest, ColourSequencesAndCodePointsCountAsShown) {
 TEST(TextTest, LongTextIsCutAndMarked) {
   EXPECT_EQ(Shortened("abcdef", 6), "abcdef");
   EXPECT_EQ(Shortened("abcdefg", 6), "abcd..");
+  EXPECT_EQ(ShortenedName("abcdef", 6), "abcdef");
+  EXPECT_EQ(ShortenedName("abcdefghi", 8), "abc..ghi");
+  EXPECT_EQ(ShortenedName("\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9", 4), "\xC3\xA9..\xC3\xA9");
   EXPECT_EQ(Shortened("\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9", 4), "\xC3\xA9\xC3\xA9..");
 }
 

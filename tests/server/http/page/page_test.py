@@ -101,7 +101,8 @@ class PageTest(job.DaemonTest):
         jobs = [{**status, "job": f"job-{i:02}", "state": "IDLE", "connected_ranks": 4, "saved_seconds": 100.5 * (i + 1),
                  "balancedness": 0.9, "balancedness_without_eplb": 0.6, "worse_reason": ""} for i in range(20)]
         jobs[7] |= {"stalled": "coverage", "stalled_reason": hostile + " x" * 100}
-        jobs[9]["saved_seconds"] = -9
+        jobs[9] |= {"saved_seconds": -9, "last_switched_step": None}
+        jobs[11]["job"] = "prod-moe-" + "x" * 60 + "-run-11"
         jobs[3]["saved_seconds"] = None
         jobs[5] |= {"state": "FINISHED", "end_reason": "all 4 ranks finished"}
         answer = {"jobs": jobs, "jobs_hidden": False, "warnings": [], "refusals": [{"job": "old", "reason": "too old", "count": 2, "seconds_ago": 1}]}
@@ -115,6 +116,7 @@ class PageTest(job.DaemonTest):
         self.assertEqual(names()[-1], "job-05")
         self.assertLessEqual(self.browser.value("document.querySelector('.jobs').getBoundingClientRect().bottom"), 800)
         self.assertLessEqual(max(map(len, self.browser.texts(".jobs td.text"))), 72)
+        self.assertRegex(next(name for name in names() if name.startswith("prod")), r"^prod-moe-x+…x+-run-11$")
         text = {row[0]: row for row in self.browser.value("[...document.querySelectorAll('.jobs tbody tr')].map((row) => [...row.cells].map((cell) => cell.textContent))")}
         self.assertEqual(text["job-04"][3:], [self.browser.value("eplb.format.seconds(502.5)"), "0.900", "0.600", str(status["step"]), "4"])
         self.assertEqual((text["job-09"][3], text["job-03"][3]), ("−9.00 s", "–"))
