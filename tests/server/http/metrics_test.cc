@@ -243,7 +243,7 @@ TEST(MetricsTest, AFigureWithoutAValueIsAbsent) {
   for (const char* name :
        {"last_commit_step", "static_balancedness_ratio", "without_eplb_balancedness_ratio",
         "predicted_balancedness_ratio", "prediction_error_ratio", "seen_balancedness_ratio",
-        "saved_seconds", "spent_seconds", "balancedness_worst_ratio", "coverage_ratio",
+        "saved_seconds{", "spent_seconds", "balancedness_worst_ratio", "coverage_ratio",
         "coverage_now_ratio", "step_seconds", "slowest_gpu_speed_ratio", "candidate_net_seconds",
         "rpc_seconds", "tls_cert_expiry_timestamp_seconds"}) {
     EXPECT_THAT(text, Not(HasSubstr(absl::StrCat("eplb_", name)))) << name;
