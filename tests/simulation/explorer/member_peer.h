@@ -46,7 +46,7 @@ struct MemberPeer {
   static const VoteSnapshot& Frozen(const Member& member) { return member.frozen_; }
 };
 
-static_assert(explorer::HasSize(MemberPeer::kStateBytes, 720),
+static_assert(explorer::HasSize(MemberPeer::kStateBytes, 824),
               "Member changed: look at MemberPeer::BytesOf");
 
 }  // namespace eplb
