@@ -8,6 +8,7 @@
 #include "base/monotonic_clock.h"
 #include "base/status_macros.h"
 #include "client/client_impl.h"
+#include "client/options.h"
 
 namespace eplb {
 
@@ -28,6 +29,9 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   ++next_step_;
   shown_.ForgetArrays();
   log_.AddStep(step, running().version, running().digest);
+  if (SplitOf(setup_.options) == SplitMode::kBatch) {
+    EPLB_RETURN_IF_ERROR(shown_.RecordSplits(counts_.windows));
+  }
   std::optional<wire::LoadReport> window =
       counts_.EndStep(step, daemon_.has_session() && setup_.Reports());
   counts_.windows.SetReportInterval(

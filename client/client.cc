@@ -313,7 +313,8 @@ absl::Status Client::Impl::RecordSplit(int32_t layer, std::span<const int64_t> q
         "RecordSplit was called, but the client's option split is \"equal\", expected \"batch\"");
   }
   EPLB_RETURN_IF_ERROR(CheckHeld("quotas", layer));
-  return counts_.windows.RecordSplit(layer, quotas, *running().placement);
+  EPLB_ASSIGN_OR_RETURN(const SplitSums sums, SumsOfSplit(layer, quotas, *running().placement));
+  return counts_.windows.RecordSplits(layer, sums);
 }
 
 void Client::Impl::WritePlacement(int64_t first_step, const wire::Propose* propose) {

@@ -463,10 +463,11 @@ class Client {
   // it. Choices beyond the quotas draw a replica of their expert, each equally likely, by token
   // number rank in the EP group * max_tokens + token: all choices of a batch whose counts Split
   // rejects, or whose split comes after the deadline. No choice is lost by it, and ranks need not
-  // agree on it, because every replica computes the same. slots: [num_tokens, top_k] of the ids'
-  // type, -1 for padding and ids out of range; may be the ids. errors: InvalidArgument naming the
-  // argument; FailedPrecondition before the layer's CountFor, which each call needs, and while
-  // another thread is inside CountFor or RouteFrom.
+  // agree on it, because every replica computes the same. With split "batch" StepBoundary records
+  // the splits of a step whose batches have left the stream, as RecordSplit. slots: [num_tokens,
+  // top_k] of the ids' type, -1 for padding and ids out of range; may be the ids. errors:
+  // InvalidArgument naming the argument; FailedPrecondition before the layer's CountFor, which each
+  // call needs, and while another thread is inside CountFor or RouteFrom.
   absl::Status RouteFrom(int32_t layer, const int64_t* gathered, void* slots,
                          void* stream = nullptr);
 
@@ -481,10 +482,10 @@ class Client {
 
   // With split "batch": records that a batch of this layer was routed by `quotas` [S], the tokens
   // of each slot over all ranks of the EP group. Call it once a batch, so several times a step with
-  // gradient accumulation, and alike on all ranks of the EP group. The daemon measures balancedness
-  // by these quotas; a window with a batch that was not recorded has no measured balancedness.
-  // cost: O(S). errors: InvalidArgument naming layer and slot; FailedPrecondition with split
-  // "equal".
+  // gradient accumulation, and alike on all ranks of the EP group, but not for RouteFrom, whose
+  // splits StepBoundary records. The daemon measures balancedness by these quotas; a window with a
+  // batch that was not recorded has no measured balancedness. cost: O(S + E). errors:
+  // InvalidArgument naming layer and slot; FailedPrecondition with split "equal".
   absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
 
   // Makes this rank vote no in its next vote, so that nothing moves there on any rank, for a

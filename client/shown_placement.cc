@@ -3,9 +3,12 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
+
 #include "base/errors.h"
 #include "base/status_macros.h"
 #include "client/rows/paths/device_transports.h"
+#include "client/session/log_line.h"
 
 namespace eplb {
 
@@ -103,6 +106,22 @@ absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup) {
   const std::scoped_lock alone(split_calls_);
   prepared_ = std::make_unique<PreparedSplits>(
       PreparedSplits{.arrays = ArraysInMemory(memory_), .loop = std::move(loop)});
+  return absl::OkStatus();
+}
+
+absl::Status ShownPlacement::RecordSplits(LoadWindows& windows) {
+  if (prepared_ == nullptr) return absl::OkStatus();
+  for (int32_t layer = 0; layer < tables_.view().num_layers; ++layer) {
+    const std::optional<SplitSums> sums = prepared_->loop->TakeSums(layer, *running_.placement);
+    if (sums.has_value() && sums->tokens == 0) continue;
+    EPLB_RETURN_IF_ERROR(windows.RecordSplits(layer, sums.value_or(SplitSums{})));
+    if (sums.has_value() || std::exchange(prepared_->has_logged_loss, true)) continue;
+    LogLine(absl::StrCat(
+        "step_boundary does not report the splits of layer ", layer,
+        " in this step, so that its balancedness is computed in equal shares: a batch was late, "
+        "refused or still on the stream, or a kernel split more than ",
+        cuda::kNotedSplits, " batches; split_figures counts late and refused ones"));
+  }
   return absl::OkStatus();
 }
 

@@ -42,6 +42,7 @@ class PlacementTables {
 struct PreparedSplits {
   ArraysInMemory arrays;
   std::unique_ptr<SplitLoop> loop;
+  bool has_logged_loss = false;  // a batch that is not recorded
 };
 
 // A call of count_for or route_from; while it lasts, other threads cannot make one.
@@ -88,6 +89,9 @@ class ShownPlacement {
   // errors: FailedPrecondition, naming the call, before PrepareSplits, and while another thread is
   // inside such a call.
   absl::StatusOr<SplitCall> BeginSplitCall(const char* name);
+  // Adds the batches that route_from split since the last call. A layer of which not every batch
+  // ran as split counts as zero, so that the ranks are seen to differ; the first is logged.
+  absl::Status RecordSplits(LoadWindows& windows);
   // Arrays of count_for and route_from are checked anew, because their memory may have been freed.
   void ForgetArrays() {
     const std::scoped_lock alone(split_calls_);

@@ -159,7 +159,7 @@ void SplitLoop::CarveLayers(Carver& memory, Carver& shared) {
              : 0;
   const bool kernel_splits = on_gpu && setup_.split_on_gpu;
   const size_t num_counts = on_gpu && !kernel_splits ? num_counts_ : 0;
-  auto* const numbers = TakeAligned<int64_t>(memory, layers_.size());
+  auto* const numbers = TakeAligned<int64_t>(memory, 2 * layers_.size());
   number_ = TakeAligned<int64_t>(memory, 1);
   drawn_ = TakeAligned<int64_t>(memory, 1);
   out_of_range_ = TakeAligned<int64_t>(memory, 1);
@@ -172,7 +172,7 @@ void SplitLoop::CarveLayers(Carver& memory, Carver& shared) {
     Layer& at = layers_[layer];
     at.chunk_counts = TakeAligned<int32_t>(memory, num_chunk_counts);
     at.own = TakeAligned<int64_t>(memory, num_slots_);
-    at.number = numbers + layer;
+    at.numbers = numbers + 2 * layer;
     at.mailbox = {.counts = TakeAligned<int64_t>(shared, num_counts),
                   .tables = tables + layer,
                   .drawn = drawn + layer,
@@ -183,7 +183,8 @@ void SplitLoop::CarveLayers(Carver& memory, Carver& shared) {
     if (!kernel_splits) continue;
     at.quotas = TakeAligned<int64_t>(memory, num_slots_);
     at.refused = TakeAligned<int32_t>(memory, 1);
-    at.note = TakeAligned<int64_t>(shared, cuda::kQuotas + num_slots_);
+    at.note = TakeAligned<int64_t>(
+        shared, static_cast<size_t>(cuda::NoteWords(parts_.topology.num_slots())));
   }
 }
 
@@ -275,8 +276,8 @@ absl::Status SplitLoop::RouteFrom(int32_t layer, const int64_t* gathered, void* 
   if (at.choices.num_tokens > 0) {
     if (slots == nullptr) return InvalidInput("slots is NULL");
     EPLB_RETURN_IF_ERROR(CheckApart(at.choices, slots));
-    EPLB_RETURN_IF_ERROR(Route(layer, gathered, slots, stream));
   }
+  EPLB_RETURN_IF_ERROR(Route(layer, gathered, slots, stream));
   at.is_counted = false;  // the slots may have replaced the ids
   return absl::OkStatus();
 }
@@ -284,20 +285,23 @@ absl::Status SplitLoop::RouteFrom(int32_t layer, const int64_t* gathered, void* 
 absl::Status SplitLoop::Route(int32_t layer, const int64_t* gathered, void* slots,
                               [[maybe_unused]] void* stream) {
   const cuda::QuotaRouteArgs route = RouteArgsOf(layer, slots);
+  const bool is_empty = route.choices.num_tokens == 0;  // other ranks may have tokens
 #ifdef EPLB_WITH_CUDA
   if (parts_.device.has_value()) {
     EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*parts_.device));
     auto* const order = static_cast<cudaStream_t>(stream);
     EPLB_RETURN_IF_ERROR(LaunchOwn(layer, gathered, order));
-    return cuda::LaunchQuotaRoute(route, order);
+    return is_empty ? absl::OkStatus() : cuda::LaunchQuotaRoute(route, order);
   }
 #endif
-  Split(layer, {gathered, num_counts_}, {layers_[static_cast<size_t>(layer)].own, num_slots_},
-        /*tables=*/std::nullopt);
-  EPLB_RETURN_IF_ERROR(cuda::QuotaRouteOnHost(route));
+  Layer& at = layers_[static_cast<size_t>(layer)];
+  const auto placement = Split(layer, {gathered, num_counts_}, {at.own, num_slots_},
+                               /*tables=*/std::nullopt);
+  if (!is_empty) EPLB_RETURN_IF_ERROR(cuda::QuotaRouteOnHost(route));
   const absl::MutexLock lock(&mutex_);
-  ++figures_.batches;
-  figures_.drawn = *drawn_;
+  if (placement != nullptr) AddSums(layer, quotas_, *placement);
+  cuda::StoreShared(at.mailbox.asked, *at.mailbox.asked + 1);
+  cuda::StoreShared(at.mailbox.drawn, *drawn_);
   return absl::OkStatus();
 }
 
@@ -308,7 +312,7 @@ absl::Status SplitLoop::LaunchOwn(int32_t layer, const int64_t* gathered, cudaSt
   return cuda::LaunchSplitExchange({.gathered = gathered,
                                     .tables = parts_.table_numbers + layer,
                                     .drawn = drawn_,
-                                    .number = at.number,
+                                    .number = at.numbers,
                                     .own = at.own,
                                     .mailbox = at.mailbox,
                                     .num_counts = static_cast<int32_t>(num_counts_),
@@ -338,16 +342,19 @@ absl::Status SplitLoop::LaunchKernelSplit(int32_t layer, const int64_t* gathered
                                 .tables = gpu_tables_->number(),
                                 .drawn = drawn_,
                                 .number = number_,
+                                .counts = at.numbers,
                                 .note = at.note,
                                 .num_slots = static_cast<int32_t>(num_slots_)},
                                stream);
 }
 #endif
 
-void SplitLoop::Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own,
-                      std::optional<int64_t> tables) {
+std::shared_ptr<const Placement> SplitLoop::Split(int32_t layer, std::span<const int64_t> gathered,
+                                                  std::span<int64_t> own,
+                                                  std::optional<int64_t> tables) {
   const absl::StatusOr<SplitFigures> figures = parts_.splits.Split(
       LayerId{layer}, {.by_gpu = gathered}, {.self = parts_.self, .quotas = quotas_, .own = own});
+  std::shared_ptr<const Placement> placement = parts_.splits.placement();
   // The tables are renewed before another placement is shown.
   const bool is_overtaken =
       tables.has_value() &&
@@ -355,14 +362,15 @@ void SplitLoop::Split(int32_t layer, std::span<const int64_t> gathered, std::spa
   const absl::MutexLock lock(&mutex_);
   if (figures.ok() && !is_overtaken) {
     figures_.newest = *figures;
-    return;
+    return placement;
   }
   ++figures_.refused;
   std::ranges::fill(own, cuda::kNoQuota);
-  if (figures.ok() || std::exchange(has_logged_, true)) return;
+  if (figures.ok() || std::exchange(has_logged_, true)) return nullptr;
   LogLine(absl::StrCat(
       "route_from draws slots, because a batch cannot be split: ", figures.status().message(),
       "; split_figures has the number of such batches"));
+  return nullptr;
 }
 
 void SplitLoop::Run() {
@@ -403,12 +411,14 @@ bool SplitLoop::Answer(int32_t layer) {
   if (number == at.answered) return false;
   // If the answer is late, the next batch overwrites the counts meanwhile, and no batch takes it.
   for (size_t i = 0; i < num_counts_; ++i) counts_[i] = cuda::LoadShared(mailbox.counts + i);
-  Split(layer, counts_, own_, cuda::LoadShared(mailbox.tables));
+  const auto placement = Split(layer, counts_, own_, cuda::LoadShared(mailbox.tables));
+  const absl::MutexLock lock(&mutex_);  // TakeSums after the answer waits for the sums
   for (size_t slot = 0; slot < num_slots_; ++slot) {
     cuda::StoreShared(mailbox.answer + slot, own_[slot]);
   }
   cuda::StoreShared(mailbox.answered, number);
   at.answered = number;
+  if (placement != nullptr) AddSums(layer, quotas_, *placement);
   return true;
 }
 
@@ -422,7 +432,7 @@ SplitLoopFigures SplitLoop::figures() const {
   SplitLoopFigures figures = figures_;
   if (gpu_tables_ != nullptr) {
     AddNotes(figures);
-  } else if (parts_.device.has_value()) {
+  } else {
     for (const Layer& layer : layers_) {
       figures.batches += cuda::LoadShared(layer.mailbox.asked);
       figures.late += cuda::LoadShared(layer.mailbox.late);
@@ -446,8 +456,11 @@ void SplitLoop::AddNotes(SplitLoopFigures& figures) const {
     newest_layer = layer;
   }
   if (newest > newest_note_) {
-    if (std::optional<SplitFigures> read = ReadNote(newest_layer, newest); read.has_value()) {
-      figures_.newest = *std::move(read);
+    for (const std::vector<int64_t>& entry : ReadNote(newest_layer, 1)) {
+      const SplitFigures read =
+          parts_.splits.FiguresOf(LayerId{newest_layer}, std::span(entry).subspan(1));
+      if (!IsOfNewestTables(entry)) break;
+      figures_.newest = read;
       newest_note_ = newest;
     }
   }
@@ -468,18 +481,50 @@ void SplitLoop::LogRefusal() {
   }
 }
 
-std::optional<SplitFigures> SplitLoop::ReadNote(int32_t layer, int64_t number) const {
-  const int64_t* const note = layers_[static_cast<size_t>(layer)].note;
-  const int64_t tables = cuda::LoadShared(note + cuda::kTables);
-  std::vector<int64_t> quotas;
-  for (size_t slot = 0; slot < num_slots_; ++slot) {
-    quotas.push_back(cuda::LoadShared(note + cuda::kQuotas + slot));
+std::vector<std::vector<int64_t>> SplitLoop::ReadNote(int32_t layer, int64_t num_entries) const {
+  int64_t* const note = layers_[static_cast<size_t>(layer)].note;
+  const int64_t number = cuda::LoadShared(note + cuda::kNoted);
+  const int64_t splits = cuda::LoadShared(note + cuda::kSplits);
+  std::vector<std::vector<int64_t>> entries;
+  for (int64_t split = splits - num_entries; split < splits; ++split) {
+    const int64_t* const words = cuda::NoteEntry(note, split, parts_.topology.num_slots());
+    std::vector<int64_t>& entry = entries.emplace_back(1 + num_slots_);
+    for (size_t i = 0; i < entry.size(); ++i) entry[i] = cuda::LoadShared(words + i);
   }
-  if (cuda::LoadShared(note + cuda::kBegun) != number) return std::nullopt;
-  SplitFigures figures = parts_.splits.FiguresOf(LayerId{layer}, quotas);
-  // The tables are renewed before another placement is shown.
-  if (tables != gpu_tables_->newest()) return std::nullopt;
-  return figures;
+  if (cuda::LoadShared(note + cuda::kBegun) != number) return {};
+  return entries;
+}
+
+void SplitLoop::AddSums(int32_t layer, std::span<const int64_t> quotas,
+                        const Placement& placement) {
+  const absl::StatusOr<SplitSums> batch = SumsOfSplit(layer, quotas, placement);
+  if (!batch.ok()) return;  // never, because the quotas are those of a split
+  Layer& at = layers_[static_cast<size_t>(layer)];
+  ++at.summed;
+  at.sums.tokens += batch->tokens;
+  at.sums.peak += batch->peak;
+  at.sums.peak_static += batch->peak_static;
+  at.sums.peak_without_eplb += batch->peak_without_eplb;
+}
+
+std::optional<SplitSums> SplitLoop::TakeSums(int32_t layer, const Placement& placement) {
+  Layer& at = layers_[static_cast<size_t>(layer)];
+  const absl::MutexLock lock(&mutex_);
+  const bool is_noted = gpu_tables_ != nullptr;
+  const auto* const all_word = is_noted ? at.note + cuda::kBatches : at.mailbox.asked;
+  const auto* const lost_word = is_noted ? at.note + cuda::kRefused : at.mailbox.late;
+  const int64_t lost = cuda::LoadShared(lost_word);
+  const int64_t all = cuda::LoadShared(all_word);
+  const int64_t batches = all - std::exchange(at.taken, all);
+  const bool has_lost = std::exchange(at.lost, lost) != lost;
+  if (is_noted && !has_lost && batches <= cuda::kNotedSplits) {
+    for (const std::vector<int64_t>& entry : ReadNote(layer, batches)) {
+      if (IsOfNewestTables(entry)) AddSums(layer, std::span(entry).subspan(1), placement);
+    }
+  }
+  const SplitSums sums = std::exchange(at.sums, {});
+  if (std::exchange(at.summed, 0) != batches || has_lost) return std::nullopt;
+  return sums;
 }
 
 }  // namespace eplb

@@ -19,6 +19,7 @@
 #include "client/batch_splits.h"
 #include "client/client.h"
 #include "client/gpu_split_tables.h"
+#include "client/session/split_sums.h"
 #include "cuda/quota_route.h"
 #include "cuda/row_queue.h"
 #include "cuda/split_exchange.h"
@@ -58,6 +59,11 @@ class SplitLoop {
   void Stop();
   // The tables of kernels that split; null if no kernel splits.
   GpuSplitTables* gpu_tables() { return gpu_tables_.get(); }
+  // Takes the sums of a layer's batches since the last call. No value: a batch drew its slots or is
+  // still on the stream, or a kernel split more than cuda::kNotedSplits. placement: the one that is
+  // shown.
+  std::optional<SplitSums> TakeSums(int32_t layer, const Placement& placement)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // Logs the first refusal by a kernel that the host has not logged.
   void LogRefusal() ABSL_LOCKS_EXCLUDED(mutex_);
   SplitLoopFigures figures() const ABSL_LOCKS_EXCLUDED(mutex_);
@@ -67,14 +73,19 @@ class SplitLoop {
     cuda::CountArgs choices = {};     // those of the last CountFor
     int32_t* chunk_counts = nullptr;  // [chunks of the largest batch, E]
     int64_t* own = nullptr;           // [S]
-    int64_t* number = nullptr;        // [1], see SplitExchangeArgs
-    cuda::SplitMailbox mailbox = {};  // if the thread splits
+    int64_t* numbers = nullptr;       // [2], SplitExchangeArgs::number or SplitNoteArgs::counts
+    cuda::SplitMailbox mailbox = {};  // if no kernel splits
     // If a kernel splits.
     int64_t* quotas = nullptr;   // [S]
     int32_t* refused = nullptr;  // [1], SplitArgs::refused
     int64_t* note = nullptr;     // pinned, see SplitNoteArgs
     bool is_counted = false;     // RouteFrom has not routed the choices
     int64_t answered = 0;        // number of the batch that the thread saw last
+    // Batches since the last TakeSums; mutex_ guards them.
+    SplitSums sums = {};
+    int64_t summed = 0;  // batches in `sums`
+    int64_t taken = 0;   // batches of the layer before it
+    int64_t lost = 0;    // batches of the layer before it that were late, or that a kernel refused
   };
 
   SplitLoop(const SplitSetup& setup, const SplitLoopParts& parts);
@@ -90,14 +101,21 @@ class SplitLoop {
 #endif
   // Adds what kernels noted to the figures.
   void AddNotes(SplitLoopFigures& figures) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Returns the figures of the layer's newest batch, `number`; no value if the quotas are of
-  // another batch or of tables that are not the newest.
-  std::optional<SplitFigures> ReadNote(int32_t layer, int64_t number) const;
+  // Entries of a note, of the newest batches; see cuda::NoteEntry. REQUIRES: so many were written.
+  // None while another one is being written.
+  std::vector<std::vector<int64_t>> ReadNote(int32_t layer, int64_t num_entries) const;
+  // The tables are renewed before another placement is shown.
+  bool IsOfNewestTables(std::span<const int64_t> entry) const {
+    return entry.front() == gpu_tables_->newest();
+  }
+  void AddSums(int32_t layer, std::span<const int64_t> quotas, const Placement& placement)
+      ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes the own quotas of a batch, or kNoQuota if its counts are refused, or if a switch has
-  // renewed the layer's tables since the batch. tables: number of the batch's tables; no value: in
-  // host memory.
-  void Split(int32_t layer, std::span<const int64_t> gathered, std::span<int64_t> own,
-             std::optional<int64_t> tables) ABSL_LOCKS_EXCLUDED(mutex_);
+  // renewed the layer's tables since the batch. Returns the placement that split it, otherwise
+  // null. tables: number of the batch's tables; no value: in host memory.
+  std::shared_ptr<const Placement> Split(int32_t layer, std::span<const int64_t> gathered,
+                                         std::span<int64_t> own, std::optional<int64_t> tables)
+      ABSL_LOCKS_EXCLUDED(mutex_);
   // ---- the thread ----
   void Run();
   void AnswerAll();

@@ -43,8 +43,8 @@ absl::Status SplitExchangeOnHost(const SplitExchangeArgs& args) {
 
 absl::Status CheckSplitNoteArgs(const SplitNoteArgs& args) {
   if (args.quotas != nullptr && args.refused != nullptr && args.tables != nullptr &&
-      args.drawn != nullptr && args.number != nullptr && args.note != nullptr &&
-      args.num_slots >= 1) {
+      args.drawn != nullptr && args.number != nullptr && args.counts != nullptr &&
+      args.note != nullptr && args.num_slots >= 1) {
     return absl::OkStatus();
   }
   return InvalidInput("note of a split of ", args.num_slots,

@@ -302,7 +302,7 @@ EPLB_API int32_t eplb_client_record_step_time(eplb_client* client, double second
 
 /* With split "batch": records that a batch of the layer was routed by `quotas` [num_slots], the
  * tokens of each slot over all ranks of the EP group. Once a batch, alike on all ranks of the EP
- * group. FailedPrecondition with split "equal". */
+ * group; step_boundary records those of route_from. FailedPrecondition with split "equal". */
 EPLB_API int32_t eplb_client_record_split(eplb_client* client, int32_t layer, const int64_t* quotas,
                                           size_t num_slots) EPLB_NOEXCEPT;
 

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 
+#include "client/session/split_sums.h"
 #include "placement/placement.h"
 #include "proto/wire/messages.h"
 
@@ -31,11 +32,9 @@ class LoadWindows {
   // 0..wire::kMaxStepSeconds; nothing is added then.
   absl::Status RecordStepTime(double seconds);
 
-  // Adds a batch that was split exactly: the tokens of each slot [S] of the EP group. placement:
-  // the one that the batch ran under. errors: InvalidArgument naming layer and slot: layer out of
-  // range, wrong length, a negative number, a layer's sum above 2^63-1; nothing is added then.
-  absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas,
-                           const Placement& placement);
+  // Adds batches that were split exactly. errors: InvalidArgument if a layer's tokens exceed
+  // 2^63-1; nothing is added then. REQUIRES: layer is in range.
+  absl::Status RecordSplits(int32_t layer, const SplitSums& sums);
 
   // Ends a step; returns the window when it was its last one. REQUIRES: steps rise by one.
   std::optional<wire::LoadReport> EndStep(int64_t step);

@@ -106,16 +106,26 @@ EPLB_HOST_DEVICE inline bool AwaitAnswer(const SplitExchangeArgs& args, int64_t 
 inline constexpr int64_t kNoQuota = -1;  // see QuotaRouteArgs::own
 
 // Words of a note in the memory that the GPU and the CPU share. A reader that finds one number in
-// kNoted before it reads kTables and the quotas, and in kBegun afterwards, has read one batch.
+// kNoted before it reads kSplits and entries, and in kBegun afterwards, has read whole entries.
 enum SplitNoteWord {
   kBatches,  // batches of the layer
   kRefused,  // batches that were refused
   kDrawn,    // choices of earlier batches that drew their slots
-  kBegun,    // number of the batch whose quotas are being written
-  kTables,   // number of the tables that split it
-  kNoted,    // number of the batch whose quotas were written
-  kQuotas    // [num_slots], quotas of the newest batch that was not refused
+  kBegun,    // number of the batch whose entry is being written
+  kSplits,   // number of entries that were written
+  kNoted,    // number of the batch whose entry was written
+  kEntries   // [kNotedSplits, 1 + num_slots]
 };
+inline constexpr int64_t kNotedSplits = 64;  // the newest batches of a layer that were not refused
+
+// Entry of the layer's batch `split`, without those that were refused: the number of the tables,
+// and [num_slots] quotas.
+EPLB_HOST_DEVICE inline int64_t* NoteEntry(int64_t* note, int64_t split, int32_t num_slots) {
+  return note + kEntries + split % kNotedSplits * (1 + num_slots);
+}
+EPLB_HOST_DEVICE inline int64_t NoteWords(int32_t num_slots) {
+  return kEntries + kNotedSplits * (1 + num_slots);
+}
 
 struct SplitNoteArgs {
   // In the memory of the kernel.
@@ -124,7 +134,8 @@ struct SplitNoteArgs {
   const int64_t* tables = nullptr;   // [1], number of the tables
   const int64_t* drawn = nullptr;    // [1], see kDrawn
   int64_t* number = nullptr;         // [1], number of the last batch of any layer, raised by 1
-  int64_t* note = nullptr;           // [kQuotas + num_slots], shared
+  int64_t* counts = nullptr;         // [2], batches and refused batches of the layer, raised by 1
+  int64_t* note = nullptr;           // [NoteWords(num_slots)], shared
   int32_t num_slots = 0;
 };
 static_assert(std::is_trivially_copyable_v<SplitNoteArgs>);
@@ -136,21 +147,23 @@ EPLB_HOST_DEVICE void NoteSplit(const SplitNoteArgs& args, const Block& block) {
   const bool is_split = *args.refused < 0;
   int64_t number = 0;
   if (block.leader()) {
-    StoreShared(args.note + kBatches, LoadShared(args.note + kBatches) + 1);
-    StoreShared(args.note + kDrawn, *args.drawn);
     if (is_split) {
       number = block.Raise(args.number);
       StoreShared(args.note + kBegun, number);
     } else {
-      StoreShared(args.note + kRefused, LoadShared(args.note + kRefused) + 1);
+      StoreShared(args.note + kRefused, ++args.counts[1]);
     }
+    StoreShared(args.note + kBatches, ++args.counts[0]);
+    StoreShared(args.note + kDrawn, *args.drawn);
     FenceShared();
   }
   if (!block.Share(is_split)) return;
-  block.ForEach(args.num_slots,
-                [&](int32_t i) { StoreCount(args.note + kQuotas + i, args.quotas[i]); });
+  const int64_t splits = args.counts[0] - args.counts[1];
+  int64_t* const entry = NoteEntry(args.note, splits - 1, args.num_slots);
+  block.ForEach(args.num_slots, [&](int32_t i) { StoreCount(entry + 1 + i, args.quotas[i]); });
   if (!block.leader()) return;
-  StoreShared(args.note + kTables, *args.tables);
+  StoreShared(entry, *args.tables);
+  StoreShared(args.note + kSplits, splits);
   StoreShared(args.note + kNoted, number);
 }
 

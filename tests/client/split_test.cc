@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "client/client.h"
+#include "client/session/split_sums.h"
 #include "client/tokens.h"
 #include "tests/client/session/proposals.h"
 #include "tests/client/session/scripted_daemon.h"
@@ -154,6 +155,51 @@ TEST(ClientSplitTest, CountForAndRouteFromInHostMemoryAreTheSplitOfTheBatch) {
     EXPECT_EQ(client.PrepareSplit({.max_tokens = 1, .top_k = 1, .deadline = short_one}).message(),
               "setup.deadline_s is 9.99e-07, expected 1e-06..60");
   });
+}
+
+// Routes a batch by CountFor and RouteFrom; is_refused: with a count that no split takes.
+void RouteOnStream(Client& client, int32_t rank, int32_t batch, bool is_refused) {
+  const std::vector<int32_t> ids = SplitChoicesOf(rank, batch);
+  std::vector<int64_t> gathered = SplitCountsOf(rank / kSplitGpus, batch);
+  std::vector<int64_t> row(kSplitExperts);
+  std::vector<int32_t> slots(kSplitTokens);
+  if (is_refused) gathered[0] = -1;
+  EXPECT_TRUE(client.CountFor(1, SplitArgs(ids), row.data()).ok());
+  EXPECT_TRUE(client.RouteFrom(1, gathered.data(), slots.data()).ok());
+}
+
+TEST(ClientSplitTest, StepBoundaryReportsTheSplitsOfRouteFrom) {
+  ScriptedDaemon daemon({});
+  StartedJob job(daemon.endpoint(), {.options = [](ClientOptions& options) {
+                   options.num_slots = kSplitSlots;
+                   options.split = "batch";
+                   options.report_every = 1;
+                 }});
+  daemon.WaitForRanks(kTestRanks);
+  std::vector<SplitSums> expected(kTestRanks);
+  job.Run([&](int32_t r, TestRank& rank) {
+    ASSERT_TRUE(rank.client().PrepareSplit({.max_tokens = kSplitTokens, .top_k = 1}).ok());
+    for (int32_t step = 0; step < 2; ++step) {
+      RouteOnStream(rank.client(), r, 0, /*is_refused=*/false);
+      RouteOnStream(rank.client(), r, 1, /*is_refused=*/step == 1);
+      ASSERT_TRUE(rank.Step(step).ok());
+    }
+    for (const int32_t batch : {0, 1}) {
+      RankSplit split;
+      ASSERT_TRUE(SplitAndRoute(rank.client(), r, 1, batch, split).ok());
+      SplitSums& sums = expected[static_cast<size_t>(r)];
+      sums.tokens += kSplitGpus * kSplitTokens;
+      sums.peak += static_cast<int64_t>(split.figures.peak);
+    }
+  });
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    const SplitSums& sums = expected[static_cast<size_t>(rank)];
+    const auto first = *daemon.WaitFor<wire::LoadReport>(rank, 1);
+    EXPECT_THAT(first.split_tokens, ElementsAre(0, sums.tokens, 0)) << "layer 1 alone is split";
+    EXPECT_THAT(first.split_peaks, ElementsAre(0, sums.peak, 0));
+    const auto second = *daemon.WaitFor<wire::LoadReport>(rank, 2);
+    EXPECT_THAT(second.split_tokens, ElementsAre(0, 0, 0)) << "a batch drew its slots";
+  }
 }
 
 TEST(ClientSplitTest, RanksMeetTheQuotasWithoutTalkingAndFollowASwitch) {

@@ -62,18 +62,20 @@ TEST(SplitExchangeTest, ALateAnswerIsNotThatOfTheNextBatch) {
   EXPECT_EQ(memory.late, 2);
 }
 
-TEST(SplitNoteTest, HasTheNewestQuotasAndCountsRefusedBatches) {
+TEST(SplitNoteTest, HasTheNewestSplitsAndCountsRefusedBatches) {
   std::vector<int64_t> quotas = {5, 6};
   int32_t refused = -1;
   int64_t tables = 3;
   const int64_t drawn = 9;
   int64_t number = 7;
-  std::vector<int64_t> note(kQuotas + 2);
+  std::vector<int64_t> counts(2);
+  std::vector<int64_t> note(static_cast<size_t>(NoteWords(2)));
   const SplitNoteArgs args{.quotas = quotas.data(),
                            .refused = &refused,
                            .tables = &tables,
                            .drawn = &drawn,
                            .number = &number,
+                           .counts = counts.data(),
                            .note = note.data(),
                            .num_slots = 2};
   ASSERT_TRUE(SplitNoteOnHost(args).ok());
@@ -83,10 +85,22 @@ TEST(SplitNoteTest, HasTheNewestQuotasAndCountsRefusedBatches) {
   EXPECT_EQ(note[kBatches], 2);
   EXPECT_EQ(note[kRefused], 1);
   EXPECT_EQ(note[kDrawn], 9);
-  EXPECT_EQ(note[kTables], 3);
   EXPECT_EQ(note[kBegun], 8);
   EXPECT_EQ(note[kNoted], 8);
-  EXPECT_EQ(std::vector<int64_t>(note.begin() + kQuotas, note.end()), (std::vector<int64_t>{5, 6}));
+  EXPECT_EQ(note[kSplits], 1);
+  const auto entry = [&](int64_t split) {
+    const int64_t* const words = NoteEntry(note.data(), split, 2);
+    return std::vector<int64_t>(words, words + 3);
+  };
+  EXPECT_EQ(entry(0), (std::vector<int64_t>{3, 5, 6}));
+  refused = -1;
+  for (int64_t split = 1; split <= kNotedSplits; ++split) {
+    quotas = {10 * split, split};
+    ASSERT_TRUE(SplitNoteOnHost(args).ok());
+  }
+  EXPECT_EQ(note[kSplits], kNotedSplits + 1);
+  EXPECT_EQ(entry(1), (std::vector<int64_t>{3, 10, 1})) << "the oldest";
+  EXPECT_EQ(entry(kNotedSplits), (std::vector<int64_t>{3, 640, 64}));
   EXPECT_FALSE(SplitNoteOnHost({}).ok());
 }
 

@@ -222,7 +222,8 @@ class Client:
 
     def record_split(self, layer: int, quotas: Any) -> None:
         """Reports the quotas by which a batch of the layer was routed, with split="batch": tokens of each slot from all ranks
-        of the EP group. Once a batch, equal on all ranks; the daemon measures balancedness by them. quotas: integers [slots].
+        of the EP group. Once a batch, equal on all ranks; the daemon measures balancedness by them. Splits of route_from are
+        recorded by step_boundary. quotas: integers [slots].
         errors: InvalidArgument naming layer and slot; FailedPrecondition with split="equal".
         """
         quotas = counts_of(quotas, "quotas", "[slots]")
@@ -344,6 +345,7 @@ class Client:
         """Returns the slots of the layer's choices of the last count_for, by the exact split of `gathered`, int64 [num_gpus,
         experts]: those of split and route_tokens. A GPU's stream waits for the split, up to the deadline of prepare_split. If
         the split is late, or refuses the counts, each choice draws a replica of its expert. split_figures has how many did.
+        With split="batch" step_boundary reports the splits, as record_split, if the stream has done the work of the step.
 
         slots: array to write, as expert_ids, or expert_ids itself; None: a new one. errors: InvalidArgument naming the argument;
         FailedPrecondition before the layer's count_for, which each call needs. Threads: as count_for.

@@ -58,10 +58,9 @@ class ReplicatedExperts(train.MixtureOfExperts):
         if not self._divide_exactly:
             # A replica on this rank if there is one, otherwise one that the token's number chooses.
             return weights, self._client.route_tokens(self.layer, experts, first_token=self.rank * len(experts))
-        # The fullest rank gets as few tokens of this batch as possible.
-        split = self._client.split(self.layer, train.all_gather(self.gate.counts))
-        self._client.record_split(self.layer, split.quotas)
-        return weights, self._client.route_tokens(self.layer, experts, split=split)
+        # The fullest rank gets as few tokens of this batch as possible. On a GPU these calls only launch work.
+        row = self._client.count_for(self.layer, experts)
+        return weights, self._client.route_from(self.layer, train.all_gather(row))
 
 
 class Experts:
@@ -129,6 +128,8 @@ def train_rank(args: argparse.Namespace) -> None:
         model = model.to(args.device, getattr(torch, args.dtype))
         optimizer = make_optimizer(model, args)
         experts = Experts(client, model, optimizer)
+        if args.split == "batch":
+            client.prepare_split(max_tokens=args.sequences // args.ranks * args.length, top_k=args.top_k)
         if args.resume:
             load(args, client, model, optimizer)
         for step in range(args.first_step, args.steps):

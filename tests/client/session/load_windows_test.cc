@@ -53,61 +53,23 @@ TEST(LoadWindowsTest, TheWindowHasTheMeanOfTheRecordedStepTimes) {
   }
 }
 
-// Slots 0..3 hold experts 0, 1, 2, 0, two slots per GPU.
-Placement FourSlots() {
-  return Placement::Static(
-      *Topology::Make({.num_layers = 2, .num_experts = 3, .num_slots = 4, .num_gpus = 2}));
-}
-
-TEST(LoadWindowsTest, SplitsAddUpTokensAndTheFullestGpuOfEachBatch) {
+TEST(LoadWindowsTest, SplitsAddUp) {
   LoadWindows windows(2, 3, 2, 0);
-  const auto split = [&windows](int32_t layer, const std::vector<int64_t>& quotas) {
-    return windows.RecordSplit(layer, quotas, FourSlots());
-  };
-  ASSERT_TRUE(split(0, {1, 2, 3, 0}).ok());
-  ASSERT_TRUE(split(0, {5, 5, 0, 1}).ok());  // another GPU is the fullest
+  ASSERT_TRUE(windows.RecordSplits(0, {6, 3, 4, 5}).ok());
   EXPECT_FALSE(windows.EndStep(0).has_value());
-  ASSERT_TRUE(split(0, {0, 0, 4, 0}).ok());
+  ASSERT_TRUE(windows.RecordSplits(0, {11, 10, 7, 9}).ok());
   const std::optional<wire::LoadReport> window = windows.EndStep(1);
-  EXPECT_EQ(window->split_tokens, (std::vector<int64_t>{6 + 11 + 4, 0}));
-  EXPECT_EQ(window->split_peaks, (std::vector<int64_t>{3 + 10 + 4, 0}));
+  EXPECT_EQ(window->split_tokens, (std::vector<int64_t>{6 + 11, 0}));
+  EXPECT_EQ(window->split_peaks, (std::vector<int64_t>{3 + 10, 0}));
+  EXPECT_EQ(window->split_peaks_static, (std::vector<int64_t>{4 + 7, 0}));
+  EXPECT_EQ(window->split_peaks_without_eplb, (std::vector<int64_t>{5 + 9, 0}));
   EXPECT_FALSE(windows.EndStep(2).has_value());
   EXPECT_TRUE(windows.EndStep(3)->split_tokens.empty()) << "none in this window";
-}
-
-TEST(LoadWindowsTest, SplitsAlsoAddUpTheFullestGpuOfOtherLayouts) {
-  LoadWindows windows(2, 3, 2, 0);
-  IndexMatrix slots(2, 4);
-  slots << 0, 1, 2, 2, 1, 0, 2, 0;
-  const Placement placement = *Placement::FromSlots(FourSlots().topology(), slots);
-  // Experts have 1, 2 and 5 tokens. Statically GPU 0 has (1 + 2), GPU 1 has 5 and none of expert 0.
-  ASSERT_TRUE(windows.RecordSplit(0, std::vector<int64_t>{1, 2, 3, 2}, placement).ok());
-  EXPECT_FALSE(windows.EndStep(0).has_value());
-  // Experts have 9, 0 and 2 tokens. Statically GPU 0 has 5, GPU 1 has 2 + 4.
-  ASSERT_TRUE(windows.RecordSplit(0, std::vector<int64_t>{9, 0, 1, 1}, placement).ok());
-  // Experts have 2, 4 and 0 tokens: in this layer slots 1 and 3 hold expert 0.
-  ASSERT_TRUE(windows.RecordSplit(1, std::vector<int64_t>{4, 1, 0, 1}, placement).ok());
-  const std::optional<wire::LoadReport> window = windows.EndStep(1);
-  EXPECT_EQ(window->split_peaks, (std::vector<int64_t>{5 + 9, 5}));
-  EXPECT_EQ(window->split_peaks_static, (std::vector<int64_t>{5 + 6, 5}));
-  EXPECT_EQ(window->split_peaks_without_eplb, (std::vector<int64_t>{5 + 9, 6}))
-      << "experts 0 and 1 on GPU 0, expert 2 on GPU 1";
-  EXPECT_FALSE(windows.EndStep(2).has_value());
-  EXPECT_TRUE(windows.EndStep(3)->split_peaks_without_eplb.empty());
-}
-
-TEST(LoadWindowsTest, ASplitThatDoesNotFitIsNamedAndNothingOfItIsAdded) {
-  LoadWindows windows(2, 3, 1, 0);
-  const auto error = [&windows](int32_t layer, const std::vector<int64_t>& quotas) {
-    const absl::Status status = windows.RecordSplit(layer, quotas, FourSlots());
-    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
-    return std::string(status.message());
-  };
-  EXPECT_EQ(error(2, {0, 0, 0, 0}), "quotas of layer 2, expected 0..1");
-  EXPECT_EQ(error(0, {0, 0, 0}), "layer 0: 3 quotas, the model has 4 slots");
-  EXPECT_EQ(error(1, {0, 3, -2, 0}), "layer 1 slot 2: quota -2, expected >= 0");
-  EXPECT_EQ(error(1, {kMax, 1, 0, 0}), "layer 1 slot 1: the window's tokens exceed 2^63-1");
-  EXPECT_TRUE(windows.EndStep(0)->split_tokens.empty());
+  ASSERT_TRUE(windows.RecordSplits(1, {.tokens = kMax}).ok());
+  EXPECT_EQ(windows.RecordSplits(1, {.tokens = 1, .peak = 1}).message(),
+            "layer 1: the window's split tokens exceed 2^63-1");
+  EXPECT_FALSE(windows.EndStep(4).has_value());
+  EXPECT_EQ(windows.EndStep(5)->split_peaks[1], 0);
 }
 
 TEST(LoadWindowsTest, NextWindowStartsEmpty) {

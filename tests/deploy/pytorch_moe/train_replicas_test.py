@@ -43,6 +43,15 @@ class ReplicasTest(example.ExampleTest):
         self.assertGreater(np.mean([record["balancedness"] for record in batch]),
                            np.mean([record["balancedness"] for record in equal]) + 0.02)
 
+    def test_the_daemon_measures_the_exact_split(self):
+        records = self.run_with("measured", slots=20, split="batch", state="with_primary")
+        shown = self.ask("status", "measured")["jobs"][0]
+        self.assertEqual(shown["measured_split"], "batch")
+        last = [record["balancedness"] for record in records[-20:]]
+        self.assertLess(min(last), shown["balancedness"])
+        self.assertLess(shown["balancedness"], max(last))
+
+
 
 if __name__ == "__main__":
     unittest.main()

@@ -200,7 +200,8 @@ void RunSplitNote(SplitNoteArgs args) {
   args.tables = OnDevice(args.tables, kWord);
   args.drawn = OnDevice(args.drawn, kWord);
   args.number = OnDevice(args.number, kWord);
-  args.note = OnDevice(args.note, kWord * (kQuotas + args.num_slots));
+  args.counts = OnDevice(args.counts, 2 * kWord);
+  args.note = OnDevice(args.note, kWord * NoteWords(args.num_slots));
   if (fake::Failure() == cudaSuccess) (void)SplitNoteOnHost(args);
 }
 
