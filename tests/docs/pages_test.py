@@ -1,6 +1,7 @@
 """Every page: it is reached from the first, files that are named exist, commands are ones that eplbctl and eplbd take, the
 configuration's keys are described as the daemon knows them, and figures of the tables of sizes follow from their factors."""
 
+import json
 import os
 import pathlib
 import re
@@ -104,6 +105,29 @@ class CommandsTest(unittest.TestCase):
                         ["eplbd", "--lisen", "1"], ["eplbd", "--set", "policy.nme=auto"]):
             self.assertNotEqual(self.problem(command), "", command)
         self.assertEqual(self.problem(["eplbctl", "status"]), "")
+
+
+class PoliciesTest(unittest.TestCase):
+    """docs/choosing-a-policy.md compares the policies on the shipped trace."""
+
+    def replay(self, *flags):
+        done = subprocess.run([BIN / "eplbctl", "replay", ROOT / "tests/data/moe64_aux.jsonl", "--gpus", "8", "--slots", "72", "--every", "10",
+                               "--history", "10", "--min-gain", "0.05", *flags, "-o", "json"], capture_output=True, text=True, timeout=DEADLINE)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        return json.loads(done.stdout)["summary"]
+
+    def test_the_table_is_what_replay_computes(self):
+        rows = re.findall(r"^\| `(\w+)` \|(( [\d.,]*( GB| s)? ?\|){6})$", text_of(ROOT / "docs/choosing-a-policy.md"), flags=re.M)
+        self.assertEqual([policy for policy, *_ in rows], ["auto", "incremental", "balanced", "deepseek", "flow"])
+        prices = ("--expert-bytes", "44000000")
+        for policy, cells, *_ in rows:
+            plain, priced = self.replay("--policy", policy), self.replay("--policy", policy, *prices)
+            split = self.replay("--policy", policy, "--split", "batch", *(prices if policy == "auto" else ()))
+            computed = (f"{plain['balancedness_mean']:.4f}", f"{plain['transfers']:,}", f"{priced['balancedness_mean']:.4f}",
+                        f"{priced['bytes'] / 1e9:.1f} GB", f"{priced['seconds_saved'] - priced['seconds_spent']:.3f} s",
+                        f"{split['balancedness_mean']:.4f}")
+            for shown, cell in zip(cells.split("|"), computed):
+                self.assertIn(shown.strip(), ("", cell), policy)
 
 
 class ConfigurationTest(unittest.TestCase):

@@ -63,9 +63,14 @@ def words_of(output):
     return " ".join(text.split())
 
 
-def shows(page, output):
-    """True if a page's output is this one, to the words (words_of); "..." on the page stands for anything."""
-    text, (first, *middle) = words_of(output), map(words_of, page.split("..."))
+def exact_words_of(output):
+    """The text of an output of a command that is the same in every run, without line breaks."""
+    return " ".join(output.split())
+
+
+def shows(page, output, words=words_of):
+    """True if a page's output is this one, to the words; "..." on the page stands for anything."""
+    text, (first, *middle) = words(output), map(words, page.split("..."))
     if not middle:
         return text == first
     if not text.startswith(first):
