@@ -475,7 +475,7 @@ void SplitLoop::LogRefusal() {
     LogLine(absl::StrCat(
         "route_from draws slots, because the kernel cannot split a batch of layer ", layer,
         ": a count is negative, the counts sum to more than ", kMaxNarrowTokens,
-        ", or an expert is on a GPU of speed 0; ", "split_figures has the number of such batches"));
+        ", or an expert is on a GPU of speed 0; split_figures has the number of such batches"));
     has_logged_ = true;
     return;
   }
