@@ -29,11 +29,9 @@ absl::StatusOr<BoundaryResult> Client::Impl::StepBoundary(int64_t step, void* st
   ++next_step_;
   shown_.ForgetArrays();
   log_.AddStep(step, running().version, running().digest);
-  if (SplitOf(setup_.options) == SplitMode::kBatch) {
-    EPLB_RETURN_IF_ERROR(shown_.RecordSplits(counts_.windows));
-  }
-  std::optional<wire::LoadReport> window =
-      counts_.EndStep(step, daemon_.has_session() && setup_.Reports());
+  const bool reports = daemon_.has_session() && setup_.Reports();
+  if (SplitOf(setup_.options) == SplitMode::kBatch) shown_.RecordSplits(reports, counts_.windows);
+  std::optional<wire::LoadReport> window = counts_.EndStep(step, reports);
   counts_.windows.SetReportInterval(
       daemon_.member().FinishStep(step, std::move(window), counts_.windows.report_every()));
   if (votes) EPLB_RETURN_IF_ERROR(Vote(step, result));

@@ -255,7 +255,8 @@ struct SplitSetup {
   // the least time for batches that are hard to split. True: a kernel splits, so that no core is
   // needed and no batch is late. Both give equal bits; the kernel splits over up to 128 GPUs and
   // refuses batches above 2^24 choices of all ranks. SetSplitOptions then holds from the next
-  // StepBoundary.
+  // StepBoundary, and the kernels note 64 batches a layer in 512 * L * (S + 1) bytes of pinned
+  // memory.
   bool split_on_gpu = false;
 };
 
@@ -464,7 +465,7 @@ class Client {
   // number rank in the EP group * max_tokens + token: all choices of a batch whose counts Split
   // rejects, or whose split comes after the deadline. No choice is lost by it, and ranks need not
   // agree on it, because every replica computes the same. With split "batch" StepBoundary records
-  // the splits of a step whose batches have left the stream, as RecordSplit. slots: [num_tokens,
+  // the splits of all batches that the stream has finished, as RecordSplit. slots: [num_tokens,
   // top_k] of the ids' type, -1 for padding and ids out of range; may be the ids. errors:
   // InvalidArgument naming the argument; FailedPrecondition before the layer's CountFor, which each
   // call needs, and while another thread is inside CountFor or RouteFrom.
@@ -484,7 +485,7 @@ class Client {
   // of each slot over all ranks of the EP group. Call it once a batch, so several times a step with
   // gradient accumulation, and alike on all ranks of the EP group, but not for RouteFrom, whose
   // splits StepBoundary records. The daemon measures balancedness by these quotas; a window with a
-  // batch that was not recorded has no measured balancedness. cost: O(S + E). errors:
+  // batch that was not recorded is measured in equal shares. cost: O(S + E). errors:
   // InvalidArgument naming layer and slot; FailedPrecondition with split "equal".
   absl::Status RecordSplit(int32_t layer, std::span<const int64_t> quotas);
 

@@ -26,6 +26,7 @@ absl::Status Client::Impl::CheckExperts(const ExpertProbe& probe, void* stream) 
   for (int32_t layer = 0; layer < setup_.topology.num_layers(); ++layer) {
     EPLB_RETURN_IF_ERROR(CheckLayer(LayerId{layer}, probe));
   }
+  shown_.ForgetSplits();  // those of the probe
   return absl::OkStatus();
 }
 

@@ -23,7 +23,7 @@ namespace eplb {
 // choices of a batch of all ranks than it splits.
 absl::Status CheckSplitOnGpu(const Topology& topology, int64_t most_choices);
 
-// Threads: the training thread, except `newest`.
+// Threads: the training thread, except `uploaded` and `newest`.
 class GpuSplitTables {
  public:
   // Holds the placement that `splits` shows, with its options. Both outlive the tables. errors:
@@ -44,7 +44,9 @@ class GpuSplitTables {
   // [1], number of the tables.
   const int64_t* number() const { return reinterpret_cast<const int64_t*>(memory_->device()); }
 
-  // Number of the tables that were uploaded last, with the options in use; otherwise 0.
+  // Number of the tables that were uploaded last.
+  int64_t uploaded() const { return number_; }
+  // The same if they have the options in use; otherwise 0.
   int64_t newest() const { return options_ == splits_.options_version() ? number_.load() : 0; }
 
  private:

@@ -90,7 +90,7 @@ absl::Status ShownPlacement::RenewSplitTables(void* stream) {
   return tables->Renew(stream);
 }
 
-absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup) {
+absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup, bool takes_sums) {
   if (!has_route_tables()) {
     return FailedPrecondition("prepare_split was called before register_experts");
   }
@@ -101,6 +101,7 @@ absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup) {
                                                 .tables = device_tables_,
                                                 .table_numbers = route_tables_->arrays().number,
                                                 .newest_numbers = route_tables_->newest_numbers(),
+                                                .takes_sums = takes_sums,
                                                 .splits = splits_,
                                                 .queue = route_tables_->queue()}));
   const std::scoped_lock alone(split_calls_);
@@ -109,20 +110,28 @@ absl::Status ShownPlacement::PrepareSplits(const SplitSetup& setup) {
   return absl::OkStatus();
 }
 
-absl::Status ShownPlacement::RecordSplits(LoadWindows& windows) {
-  if (prepared_ == nullptr) return absl::OkStatus();
+void ShownPlacement::RecordSplits(bool reports, LoadWindows& windows) {
+  if (prepared_ == nullptr) return;
   for (int32_t layer = 0; layer < tables_.view().num_layers; ++layer) {
     const std::optional<SplitSums> sums = prepared_->loop->TakeSums(layer, *running_.placement);
     if (sums.has_value() && sums->tokens == 0) continue;
-    EPLB_RETURN_IF_ERROR(windows.RecordSplits(layer, sums.value_or(SplitSums{})));
-    if (sums.has_value() || std::exchange(prepared_->has_logged_loss, true)) continue;
+    // The sum of a window whose tokens exceed 2^63-1 is as unknown as that of a late batch.
+    if (sums.has_value() && windows.RecordSplits(layer, *sums).ok()) continue;
+    (void)windows.RecordSplits(layer, SplitSums{});
+    if (!reports || std::exchange(prepared_->has_logged_loss, true)) continue;
     LogLine(absl::StrCat(
         "step_boundary does not report the splits of layer ", layer,
-        " in this step, so that its balancedness is computed in equal shares: a batch was late, "
-        "refused or still on the stream, or a kernel split more than ",
-        cuda::kNotedSplits, " batches; split_figures counts late and refused ones"));
+        ", so that the load window is measured in equal shares: a batch was late, refused, still "
+        "on the stream or from before a switch, or a kernel split more than ",
+        cuda::kNotedBatches, " in the step; split_figures counts late and refused batches"));
   }
-  return absl::OkStatus();
+}
+
+void ShownPlacement::ForgetSplits() {
+  if (prepared_ == nullptr) return;
+  for (int32_t layer = 0; layer < tables_.view().num_layers; ++layer) {
+    (void)prepared_->loop->TakeSums(layer, *running_.placement);
+  }
 }
 
 absl::StatusOr<SplitCall> ShownPlacement::BeginSplitCall(const char* name) {

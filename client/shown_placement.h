@@ -84,14 +84,18 @@ class ShownPlacement {
     (void)route_tables_.release();
   }
 
-  // errors: as SplitLoop::Make; FailedPrecondition before MakeRouteTables.
-  absl::Status PrepareSplits(const SplitSetup& setup);
+  // takes_sums: RecordSplits is called after each step. errors: as SplitLoop::Make;
+  // FailedPrecondition before MakeRouteTables.
+  absl::Status PrepareSplits(const SplitSetup& setup, bool takes_sums);
   // errors: FailedPrecondition, naming the call, before PrepareSplits, and while another thread is
   // inside such a call.
   absl::StatusOr<SplitCall> BeginSplitCall(const char* name);
-  // Adds the batches that route_from split since the last call. A layer of which not every batch
-  // ran as split counts as zero, so that the ranks are seen to differ; the first is logged.
-  absl::Status RecordSplits(LoadWindows& windows);
+  // Adds the batches that route_from split since the last call. A layer with a batch that is not
+  // known to have run as split counts as zero, so that the daemon misses its tokens. Logs the first
+  // one, if this rank reports.
+  void RecordSplits(bool reports, LoadWindows& windows);
+  // Drops the batches since the last RecordSplits, which no step has.
+  void ForgetSplits();
   // Arrays of count_for and route_from are checked anew, because their memory may have been freed.
   void ForgetArrays() {
     const std::scoped_lock alone(split_calls_);

@@ -10,6 +10,7 @@
 #include "base/status_macros.h"
 #include "base/text.h"
 #include "client/client_impl.h"
+#include "client/options.h"
 #include "client/start.h"
 #include "cuda/checksum.h"
 
@@ -36,7 +37,7 @@ absl::StatusOr<SplitFigures> Client::Impl::Split(int32_t layer, const BatchCount
 
 absl::Status Client::Impl::PrepareSplit(const SplitSetup& setup) {
   EPLB_RETURN_IF_ERROR(ended_);
-  return shown_.PrepareSplits(setup);
+  return shown_.PrepareSplits(setup, SplitOf(setup_.options) == SplitMode::kBatch);
 }
 
 absl::Status Client::Impl::CountFor(int32_t layer, const cuda::CountArgs& choices, int64_t* row,

@@ -101,6 +101,14 @@ absl::Status CheckKernels(const SplitSetup& setup, const Topology& topology) {
   return CheckSplitOnGpu(topology, setup.max_tokens * setup.top_k * topology.num_gpus());
 }
 
+#ifdef EPLB_WITH_CUDA
+bool Captures(cudaStream_t stream) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  return cudaStreamIsCapturing(stream, &status) != cudaSuccess ||
+         status != cudaStreamCaptureStatusNone;
+}
+#endif
+
 // Leaves a core's other thread the turns that a spin would take.
 void PauseSpin() {
 #if defined(__x86_64__)
@@ -167,6 +175,7 @@ void SplitLoop::CarveLayers(Carver& memory, Carver& shared) {
   auto* const drawn = TakeAligned<int64_t>(shared, layers_.size());
   auto* const asked = TakeAligned<int64_t>(shared, layers_.size());
   auto* const late = TakeAligned<int64_t>(shared, layers_.size());
+  auto* const done = TakeAligned<int64_t>(shared, layers_.size());
   auto* const answered = TakeAligned<int64_t>(shared, layers_.size());
   for (size_t layer = 0; layer < layers_.size(); ++layer) {
     Layer& at = layers_[layer];
@@ -178,6 +187,7 @@ void SplitLoop::CarveLayers(Carver& memory, Carver& shared) {
                   .drawn = drawn + layer,
                   .asked = asked + layer,
                   .late = late + layer,
+                  .done = done + layer,
                   .answer = TakeAligned<int64_t>(shared, kernel_splits ? 0 : num_slots_),
                   .answered = answered + layer};
     if (!kernel_splits) continue;
@@ -291,6 +301,7 @@ absl::Status SplitLoop::Route(int32_t layer, const int64_t* gathered, void* slot
     EPLB_ASSIGN_OR_RETURN(const cuda::DeviceGuard guard, cuda::DeviceGuard::Make(*parts_.device));
     auto* const order = static_cast<cudaStream_t>(stream);
     EPLB_RETURN_IF_ERROR(LaunchOwn(layer, gathered, order));
+    if (!Captures(order)) ++layers_[static_cast<size_t>(layer)].launched;
     return is_empty ? absl::OkStatus() : cuda::LaunchQuotaRoute(route, order);
   }
 #endif
@@ -300,7 +311,8 @@ absl::Status SplitLoop::Route(int32_t layer, const int64_t* gathered, void* slot
   if (!is_empty) EPLB_RETURN_IF_ERROR(cuda::QuotaRouteOnHost(route));
   const absl::MutexLock lock(&mutex_);
   if (placement != nullptr) AddSums(layer, quotas_, *placement);
-  cuda::StoreShared(at.mailbox.asked, *at.mailbox.asked + 1);
+  cuda::StoreShared(at.mailbox.asked, ++at.launched);
+  cuda::StoreShared(at.mailbox.done, at.launched);
   cuda::StoreShared(at.mailbox.drawn, *drawn_);
   return absl::OkStatus();
 }
@@ -418,7 +430,7 @@ bool SplitLoop::Answer(int32_t layer) {
   }
   cuda::StoreShared(mailbox.answered, number);
   at.answered = number;
-  if (placement != nullptr) AddSums(layer, quotas_, *placement);
+  if (placement != nullptr && number > at.taken) AddSums(layer, quotas_, *placement);
   return true;
 }
 
@@ -456,12 +468,17 @@ void SplitLoop::AddNotes(SplitLoopFigures& figures) const {
     newest_layer = layer;
   }
   if (newest > newest_note_) {
-    for (const std::vector<int64_t>& entry : ReadNote(newest_layer, 1)) {
+    const int64_t* const note = layers_[static_cast<size_t>(newest_layer)].note;
+    const std::vector<int64_t> entry =
+        ReadNote(newest_layer, cuda::LoadShared(note + cuda::kNewest) - 1);
+    if (!entry.empty()) {
       const SplitFigures read =
           parts_.splits.FiguresOf(LayerId{newest_layer}, std::span(entry).subspan(1));
-      if (!IsOfNewestTables(entry)) break;
-      figures_.newest = read;
-      newest_note_ = newest;
+      // The tables are renewed before another placement is shown.
+      if (entry.front() == gpu_tables_->newest()) {
+        figures_.newest = read;
+        newest_note_ = newest;
+      }
     }
   }
   figures.newest = figures_.newest;
@@ -481,22 +498,18 @@ void SplitLoop::LogRefusal() {
   }
 }
 
-std::vector<std::vector<int64_t>> SplitLoop::ReadNote(int32_t layer, int64_t num_entries) const {
+std::vector<int64_t> SplitLoop::ReadNote(int32_t layer, int64_t batch) const {
   int64_t* const note = layers_[static_cast<size_t>(layer)].note;
-  const int64_t number = cuda::LoadShared(note + cuda::kNoted);
-  const int64_t splits = cuda::LoadShared(note + cuda::kSplits);
-  std::vector<std::vector<int64_t>> entries;
-  for (int64_t split = splits - num_entries; split < splits; ++split) {
-    const int64_t* const words = cuda::NoteEntry(note, split, parts_.topology.num_slots());
-    std::vector<int64_t>& entry = entries.emplace_back(1 + num_slots_);
-    for (size_t i = 0; i < entry.size(); ++i) entry[i] = cuda::LoadShared(words + i);
-  }
-  if (cuda::LoadShared(note + cuda::kBegun) != number) return {};
-  return entries;
+  const int64_t* const words = cuda::NoteEntry(note, batch, parts_.topology.num_slots());
+  std::vector<int64_t> entry(1 + num_slots_);
+  for (size_t i = 0; i < entry.size(); ++i) entry[i] = cuda::LoadShared(words + i);
+  if (cuda::LoadShared(note + cuda::kBegun) > batch + cuda::kNotedBatches) return {};
+  return entry;
 }
 
 void SplitLoop::AddSums(int32_t layer, std::span<const int64_t> quotas,
                         const Placement& placement) {
+  if (!parts_.takes_sums) return;
   const absl::StatusOr<SplitSums> batch = SumsOfSplit(layer, quotas, placement);
   if (!batch.ok()) return;  // never, because the quotas are those of a split
   Layer& at = layers_[static_cast<size_t>(layer)];
@@ -511,20 +524,21 @@ std::optional<SplitSums> SplitLoop::TakeSums(int32_t layer, const Placement& pla
   Layer& at = layers_[static_cast<size_t>(layer)];
   const absl::MutexLock lock(&mutex_);
   const bool is_noted = gpu_tables_ != nullptr;
-  const auto* const all_word = is_noted ? at.note + cuda::kBatches : at.mailbox.asked;
-  const auto* const lost_word = is_noted ? at.note + cuda::kRefused : at.mailbox.late;
-  const int64_t lost = cuda::LoadShared(lost_word);
-  const int64_t all = cuda::LoadShared(all_word);
-  const int64_t batches = all - std::exchange(at.taken, all);
-  const bool has_lost = std::exchange(at.lost, lost) != lost;
-  if (is_noted && !has_lost && batches <= cuda::kNotedSplits) {
-    for (const std::vector<int64_t>& entry : ReadNote(layer, batches)) {
-      if (IsOfNewestTables(entry)) AddSums(layer, std::span(entry).subspan(1), placement);
-    }
+  const int64_t done = cuda::LoadShared(is_noted ? at.note + cuda::kBatches : at.mailbox.done);
+  const int64_t late = cuda::LoadShared(at.mailbox.late);
+  const int64_t begun = cuda::LoadShared(is_noted ? at.note + cuda::kBegun : at.mailbox.asked);
+  bool is_whole = done == begun && done >= at.launched && late == at.taken_late;
+  for (int64_t batch = at.taken; is_noted && is_whole && batch < done; ++batch) {
+    const std::vector<int64_t> entry = ReadNote(layer, batch);
+    is_whole = !entry.empty() && entry.front() == gpu_tables_->uploaded();
+    if (is_whole) AddSums(layer, std::span(entry).subspan(1), placement);
   }
+  is_whole = is_whole && at.summed == done - at.taken;
+  at.taken = std::max(begun, at.launched);
+  at.taken_late = late;
+  at.summed = 0;
   const SplitSums sums = std::exchange(at.sums, {});
-  if (std::exchange(at.summed, 0) != batches || has_lost) return std::nullopt;
-  return sums;
+  return is_whole ? std::optional(sums) : std::nullopt;
 }
 
 }  // namespace eplb

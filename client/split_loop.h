@@ -34,6 +34,7 @@ struct SplitLoopParts {
   const DeviceTables& tables;
   const int32_t* table_numbers = nullptr;   // [L], beside the tables; see RouteArrays::number
   const int32_t* newest_numbers = nullptr;  // [L], see RouteTables::newest_numbers
+  bool takes_sums = false;                  // TakeSums is called after each step
   BatchSplits& splits;
   cuda::RowQueue& queue;  // allocates in the memory of the tables
 };
@@ -60,8 +61,8 @@ class SplitLoop {
   // The tables of kernels that split; null if no kernel splits.
   GpuSplitTables* gpu_tables() { return gpu_tables_.get(); }
   // Takes the sums of a layer's batches since the last call. No value: a batch drew its slots or is
-  // still on the stream, or a kernel split more than cuda::kNotedSplits. placement: the one that is
-  // shown.
+  // still on the stream, or they are more than a kernel notes. Batches of a captured graph that the
+  // stream has not reached count with the next call. placement: the one that is shown.
   std::optional<SplitSums> TakeSums(int32_t layer, const Placement& placement)
       ABSL_LOCKS_EXCLUDED(mutex_);
   // Logs the first refusal by a kernel that the host has not logged.
@@ -81,11 +82,12 @@ class SplitLoop {
     int64_t* note = nullptr;     // pinned, see SplitNoteArgs
     bool is_counted = false;     // RouteFrom has not routed the choices
     int64_t answered = 0;        // number of the batch that the thread saw last
+    int64_t launched = 0;        // batches of RouteFrom outside of a capture
     // Batches since the last TakeSums; mutex_ guards them.
     SplitSums sums = {};
-    int64_t summed = 0;  // batches in `sums`
-    int64_t taken = 0;   // batches of the layer before it
-    int64_t lost = 0;    // batches of the layer before it that were late, or that a kernel refused
+    int64_t summed = 0;      // batches in `sums`
+    int64_t taken = 0;       // batches up to the last TakeSums
+    int64_t taken_late = 0;  // late batches up to the last TakeSums
   };
 
   SplitLoop(const SplitSetup& setup, const SplitLoopParts& parts);
@@ -101,13 +103,9 @@ class SplitLoop {
 #endif
   // Adds what kernels noted to the figures.
   void AddNotes(SplitLoopFigures& figures) const ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
-  // Entries of a note, of the newest batches; see cuda::NoteEntry. REQUIRES: so many were written.
-  // None while another one is being written.
-  std::vector<std::vector<int64_t>> ReadNote(int32_t layer, int64_t num_entries) const;
-  // The tables are renewed before another placement is shown.
-  bool IsOfNewestTables(std::span<const int64_t> entry) const {
-    return entry.front() == gpu_tables_->newest();
-  }
+  // Returns the entry of a batch in the layer's note (cuda::NoteEntry); empty if a later batch has
+  // it. REQUIRES: the note has the batch.
+  std::vector<int64_t> ReadNote(int32_t layer, int64_t batch) const;
   void AddSums(int32_t layer, std::span<const int64_t> quotas, const Placement& placement)
       ABSL_EXCLUSIVE_LOCKS_REQUIRED(mutex_);
   // Writes the own quotas of a batch, or kNoQuota if its counts are refused, or if a switch has

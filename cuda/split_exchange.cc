@@ -27,7 +27,8 @@ absl::Status CheckSplitExchangeArgs(const SplitExchangeArgs& args) {
         static_cast<const void*>(args.own), static_cast<const void*>(mailbox.counts),
         static_cast<const void*>(mailbox.tables), static_cast<const void*>(mailbox.drawn),
         static_cast<const void*>(mailbox.asked), static_cast<const void*>(mailbox.late),
-        static_cast<const void*>(mailbox.answer), static_cast<const void*>(mailbox.answered)}) {
+        static_cast<const void*>(mailbox.done), static_cast<const void*>(mailbox.answer),
+        static_cast<const void*>(mailbox.answered)}) {
     if (array == nullptr) return InvalidInput("exchange of a split: one of its arrays is null");
   }
   if (args.num_counts >= 1 && args.num_slots >= 1 && args.deadline_ns >= 1) return absl::OkStatus();

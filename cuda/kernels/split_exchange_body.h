@@ -68,6 +68,7 @@ struct SplitMailbox {
   int64_t* drawn = nullptr;   // [1], see SplitExchangeArgs, before the batch in `counts`
   int64_t* asked = nullptr;   // [1], number of the batch in `counts`, written after them
   int64_t* late = nullptr;    // [1], number of batches without an answer, written by the kernel
+  int64_t* done = nullptr;    // [1], number of the last batch that waits no more, after `late`
   int64_t* answer = nullptr;  // [num_slots], own quotas, written by the splitter
   // [1], number of the batch in `answer`, written after it, or kNoAnswers.
   int64_t* answered = nullptr;
@@ -105,26 +106,27 @@ EPLB_HOST_DEVICE inline bool AwaitAnswer(const SplitExchangeArgs& args, int64_t 
 
 inline constexpr int64_t kNoQuota = -1;  // see QuotaRouteArgs::own
 
-// Words of a note in the memory that the GPU and the CPU share. A reader that finds one number in
-// kNoted before it reads kSplits and entries, and in kBegun afterwards, has read whole entries.
+// Words of a note in the memory that the GPU and the CPU share. Batch b of the layer, from 0, has
+// entry b % kNotedBatches. Its reader has it whole if kBatches was above b before, and if kBegun is
+// at most b + kNotedBatches afterwards.
 enum SplitNoteWord {
+  kBegun,    // batches of the layer whose entries are written or being written
   kBatches,  // batches of the layer
   kRefused,  // batches that were refused
   kDrawn,    // choices of earlier batches that drew their slots
-  kBegun,    // number of the batch whose entry is being written
-  kSplits,   // number of entries that were written
-  kNoted,    // number of the batch whose entry was written
-  kEntries   // [kNotedSplits, 1 + num_slots]
+  kNewest,   // the newest batch that was not refused, plus 1
+  kNoted,    // its number among the batches of all layers
+  kEntries   // [kNotedBatches, 1 + num_slots]
 };
-inline constexpr int64_t kNotedSplits = 64;  // the newest batches of a layer that were not refused
+inline constexpr int64_t kNotedBatches = 64;
 
-// Entry of the layer's batch `split`, without those that were refused: the number of the tables,
-// and [num_slots] quotas.
-EPLB_HOST_DEVICE inline int64_t* NoteEntry(int64_t* note, int64_t split, int32_t num_slots) {
-  return note + kEntries + split % kNotedSplits * (1 + num_slots);
+// Entry of a batch: the number of the tables that split it, or 0 if it was refused, and [num_slots]
+// quotas.
+EPLB_HOST_DEVICE inline int64_t* NoteEntry(int64_t* note, int64_t batch, int32_t num_slots) {
+  return note + kEntries + batch % kNotedBatches * (1 + num_slots);
 }
 EPLB_HOST_DEVICE inline int64_t NoteWords(int32_t num_slots) {
-  return kEntries + kNotedSplits * (1 + num_slots);
+  return kEntries + kNotedBatches * (1 + num_slots);
 }
 
 struct SplitNoteArgs {
@@ -147,24 +149,23 @@ EPLB_HOST_DEVICE void NoteSplit(const SplitNoteArgs& args, const Block& block) {
   const bool is_split = *args.refused < 0;
   int64_t number = 0;
   if (block.leader()) {
-    if (is_split) {
-      number = block.Raise(args.number);
-      StoreShared(args.note + kBegun, number);
-    } else {
-      StoreShared(args.note + kRefused, ++args.counts[1]);
-    }
-    StoreShared(args.note + kBatches, ++args.counts[0]);
+    StoreShared(args.note + kBegun, ++args.counts[0]);
+    if (is_split) number = block.Raise(args.number);
+    if (!is_split) StoreShared(args.note + kRefused, ++args.counts[1]);
     StoreShared(args.note + kDrawn, *args.drawn);
     FenceShared();
   }
-  if (!block.Share(is_split)) return;
-  const int64_t splits = args.counts[0] - args.counts[1];
-  int64_t* const entry = NoteEntry(args.note, splits - 1, args.num_slots);
-  block.ForEach(args.num_slots, [&](int32_t i) { StoreCount(entry + 1 + i, args.quotas[i]); });
+  const int32_t num_quotas = block.Share(is_split) ? args.num_slots : 0;
+  const int64_t batches = args.counts[0];
+  int64_t* const entry = NoteEntry(args.note, batches - 1, args.num_slots);
+  block.ForEach(num_quotas, [&](int32_t i) { StoreCount(entry + 1 + i, args.quotas[i]); });
   if (!block.leader()) return;
-  StoreShared(entry, *args.tables);
-  StoreShared(args.note + kSplits, splits);
-  StoreShared(args.note + kNoted, number);
+  StoreShared(entry, is_split ? *args.tables : 0);
+  if (is_split) {
+    StoreShared(args.note + kNewest, batches);
+    StoreShared(args.note + kNoted, number);
+  }
+  StoreShared(args.note + kBatches, batches);
 }
 
 // Block: as above.
@@ -182,6 +183,7 @@ EPLB_HOST_DEVICE void ExchangeSplit(const SplitExchangeArgs& args, const Block& 
     StoreShared(mailbox.asked, number);
     in_time = AwaitAnswer(args, number);
     if (!in_time) StoreShared(mailbox.late, LoadShared(mailbox.late) + 1);
+    StoreShared(mailbox.done, number);
   }
   in_time = block.Share(in_time);
   block.ForEach(args.num_slots, [&](int32_t slot) {

@@ -50,7 +50,7 @@ TEST(PlacementTablesTest, UpdateKeepsAddressesAndLeavesNothingOld) {
 TEST(ShownPlacementTest, RefusesASplitCallBesideOneOfAnotherThread) {
   ShownPlacement shown(Running(0, Make({0, 1, 2, 0, 1})), GpuId{0});
   ASSERT_TRUE(shown.MakeRouteTables({}).ok());
-  ASSERT_TRUE(shown.PrepareSplits({.max_tokens = 1, .top_k = 1}).ok());
+  ASSERT_TRUE(shown.PrepareSplits({.max_tokens = 1, .top_k = 1}, /*takes_sums=*/false).ok());
   const auto call_of_another_thread = [&shown] {
     std::string message;
     std::thread([&] {

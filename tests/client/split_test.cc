@@ -3,12 +3,14 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdint>
 #include <cstdlib>
 #include <random>
 #include <string>
 #include <vector>
 
+#include "client/batch_splits.h"
 #include "client/client.h"
 #include "client/session/split_sums.h"
 #include "client/tokens.h"
@@ -168,37 +170,61 @@ void RouteOnStream(Client& client, int32_t rank, int32_t batch, bool is_refused)
   EXPECT_TRUE(client.RouteFrom(1, gathered.data(), slots.data()).ok());
 }
 
-TEST(ClientSplitTest, StepBoundaryReportsTheSplitsOfRouteFrom) {
+// The first two load windows of each rank, a step each, of which a batch of the second is refused.
+std::vector<std::array<wire::LoadReport, 2>> WindowsOf(const std::string& split) {
   ScriptedDaemon daemon({});
-  StartedJob job(daemon.endpoint(), {.options = [](ClientOptions& options) {
+  StartedJob job(daemon.endpoint(), {.options = [&split](ClientOptions& options) {
                    options.num_slots = kSplitSlots;
-                   options.split = "batch";
+                   options.split = split;
                    options.report_every = 1;
                  }});
   daemon.WaitForRanks(kTestRanks);
-  std::vector<SplitSums> expected(kTestRanks);
-  job.Run([&](int32_t r, TestRank& rank) {
+  job.Run([](int32_t r, TestRank& rank) {
     ASSERT_TRUE(rank.client().PrepareSplit({.max_tokens = kSplitTokens, .top_k = 1}).ok());
     for (int32_t step = 0; step < 2; ++step) {
       RouteOnStream(rank.client(), r, 0, /*is_refused=*/false);
       RouteOnStream(rank.client(), r, 1, /*is_refused=*/step == 1);
       ASSERT_TRUE(rank.Step(step).ok());
     }
-    for (const int32_t batch : {0, 1}) {
-      RankSplit split;
-      ASSERT_TRUE(SplitAndRoute(rank.client(), r, 1, batch, split).ok());
-      SplitSums& sums = expected[static_cast<size_t>(r)];
-      sums.tokens += kSplitGpus * kSplitTokens;
-      sums.peak += static_cast<int64_t>(split.figures.peak);
-    }
   });
+  std::vector<std::array<wire::LoadReport, 2>> windows;
   for (int32_t rank = 0; rank < kTestRanks; ++rank) {
-    const SplitSums& sums = expected[static_cast<size_t>(rank)];
-    const auto first = *daemon.WaitFor<wire::LoadReport>(rank, 1);
+    windows.push_back(
+        {*daemon.WaitFor<wire::LoadReport>(rank, 1), *daemon.WaitFor<wire::LoadReport>(rank, 2)});
+  }
+  return windows;
+}
+
+TEST(ClientSplitTest, StepBoundaryReportsTheSplitsOfRouteFrom) {
+  const Placement placement = Placement::Static(*Topology::Make({.num_layers = 3,
+                                                                 .num_experts = kSplitExperts,
+                                                                 .num_slots = kSplitSlots,
+                                                                 .num_gpus = kSplitGpus}));
+  const std::vector<std::array<wire::LoadReport, 2>> windows = WindowsOf("batch");
+  BatchSplits splits(std::make_shared<const Placement>(placement), 0);
+  for (int32_t rank = 0; rank < kTestRanks; ++rank) {
+    SplitSums sums;
+    for (const int32_t batch : {0, 1}) {
+      std::vector<int64_t> quotas(kSplitSlots);
+      ASSERT_TRUE(splits
+                      .Split(LayerId{1}, {.by_gpu = SplitCountsOf(rank / kSplitGpus, batch)},
+                             {.self = GpuId{0}, .quotas = quotas, .own = {}})
+                      .ok());
+      const SplitSums added = *SumsOfSplit(1, quotas, placement);
+      sums.tokens += added.tokens;
+      sums.peak += added.peak;
+      sums.peak_static += added.peak_static;
+      sums.peak_without_eplb += added.peak_without_eplb;
+    }
+    const auto& [first, second] = windows[static_cast<size_t>(rank)];
     EXPECT_THAT(first.split_tokens, ElementsAre(0, sums.tokens, 0)) << "layer 1 alone is split";
     EXPECT_THAT(first.split_peaks, ElementsAre(0, sums.peak, 0));
-    const auto second = *daemon.WaitFor<wire::LoadReport>(rank, 2);
+    EXPECT_THAT(first.split_peaks_static, ElementsAre(0, sums.peak_static, 0));
+    EXPECT_THAT(first.split_peaks_without_eplb, ElementsAre(0, sums.peak_without_eplb, 0));
     EXPECT_THAT(second.split_tokens, ElementsAre(0, 0, 0)) << "a batch drew its slots";
+  }
+  for (const auto& [first, second] : WindowsOf("equal")) {
+    EXPECT_TRUE(first.split_tokens.empty() && second.split_tokens.empty());
   }
 }
 

@@ -21,7 +21,7 @@ using testing::OnDevice;
 // Several counts and slots of each thread.
 constexpr int32_t kCounts = 5000;
 constexpr int32_t kSlots = 2100;
-constexpr int32_t kWords = 5;
+constexpr int32_t kWords = 6;
 constexpr int64_t kLongDeadline = int64_t{60} * 1'000'000'000;
 
 std::vector<int64_t> NumbersFrom(int64_t first, size_t count) {
@@ -47,6 +47,7 @@ class LaunchSplitExchangeTest : public testing::StreamTest<> {
                 .drawn = words + 4,
                 .asked = words,
                 .late = words + 1,
+                .done = words + 5,
                 .answer = words + kWords + kCounts,
                 .answered = words + 2};
   }
@@ -121,6 +122,7 @@ TEST_F(LaunchSplitExchangeTest, ALateAnswerLeavesNoQuotas) {
   ASSERT_EQ(cudaStreamSynchronize(stream_.get()), cudaSuccess);
   EXPECT_EQ(own.Read(), std::vector<int64_t>(kSlots, kNoQuota));
   EXPECT_EQ(*mailbox_.late, 1);
+  EXPECT_EQ(*mailbox_.done, 1);
 }
 
 }  // namespace

@@ -16,7 +16,7 @@ struct ExchangeMemory {
   std::vector<int64_t> answer = {1, 2};
   int32_t tables = 6;
   int64_t drawn = 8;
-  int64_t number = 0, asked = 0, late = 0, answered = 0, seen_tables = 0, seen_drawn = 0;
+  int64_t number = 0, asked = 0, late = 0, done = 0, answered = 0, seen_tables = 0, seen_drawn = 0;
 
   SplitExchangeArgs Args() {
     return {.gathered = gathered.data(),
@@ -29,6 +29,7 @@ struct ExchangeMemory {
                         .drawn = &seen_drawn,
                         .asked = &asked,
                         .late = &late,
+                        .done = &done,
                         .answer = answer.data(),
                         .answered = &answered},
             .num_counts = 3,
@@ -60,9 +61,10 @@ TEST(SplitExchangeTest, ALateAnswerIsNotThatOfTheNextBatch) {
   splitter.join();
   EXPECT_EQ(memory.own, (std::vector<int64_t>{7, 2}));
   EXPECT_EQ(memory.late, 2);
+  EXPECT_EQ(memory.done, 3);
 }
 
-TEST(SplitNoteTest, HasTheNewestSplitsAndCountsRefusedBatches) {
+TEST(SplitNoteTest, HasTheNewestBatches) {
   std::vector<int64_t> quotas = {5, 6};
   int32_t refused = -1;
   int64_t tables = 3;
@@ -85,22 +87,23 @@ TEST(SplitNoteTest, HasTheNewestSplitsAndCountsRefusedBatches) {
   EXPECT_EQ(note[kBatches], 2);
   EXPECT_EQ(note[kRefused], 1);
   EXPECT_EQ(note[kDrawn], 9);
-  EXPECT_EQ(note[kBegun], 8);
+  EXPECT_EQ(note[kBegun], 2);
+  EXPECT_EQ(note[kNewest], 1);
   EXPECT_EQ(note[kNoted], 8);
-  EXPECT_EQ(note[kSplits], 1);
-  const auto entry = [&](int64_t split) {
-    const int64_t* const words = NoteEntry(note.data(), split, 2);
+  const auto entry = [&](int64_t batch) {
+    const int64_t* const words = NoteEntry(note.data(), batch, 2);
     return std::vector<int64_t>(words, words + 3);
   };
   EXPECT_EQ(entry(0), (std::vector<int64_t>{3, 5, 6}));
+  EXPECT_EQ(entry(1).front(), 0) << "refused";
   refused = -1;
-  for (int64_t split = 1; split <= kNotedSplits; ++split) {
-    quotas = {10 * split, split};
+  for (int64_t batch = 2; batch <= kNotedBatches; ++batch) {
+    quotas = {10 * batch, batch};
     ASSERT_TRUE(SplitNoteOnHost(args).ok());
   }
-  EXPECT_EQ(note[kSplits], kNotedSplits + 1);
-  EXPECT_EQ(entry(1), (std::vector<int64_t>{3, 10, 1})) << "the oldest";
-  EXPECT_EQ(entry(kNotedSplits), (std::vector<int64_t>{3, 640, 64}));
+  EXPECT_EQ(note[kBatches], kNotedBatches + 1);
+  EXPECT_EQ(entry(1).front(), 0) << "the oldest";
+  EXPECT_EQ(entry(kNotedBatches), (std::vector<int64_t>{3, 640, 64}));
   EXPECT_FALSE(SplitNoteOnHost({}).ok());
 }
 

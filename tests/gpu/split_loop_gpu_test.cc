@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -208,13 +209,48 @@ TEST_F(SplitLoopGpuTest, TakesNoSumsOfAStepWithALateBatch) {
   EXPECT_TRUE(world.loop().TakeSums(0, world.placement()).has_value()) << "the next step";
 }
 
-TEST_F(SplitLoopGpuTest, TakesNoSumsOfMoreSplitsThanAKernelNotes) {
+TEST_F(SplitLoopGpuTest, TakesTheSumsOfAKernelUnderItsPlacementAlone) {
+  Random random(59);
+  NewWorld();
+  SplitLoopWorld world(random, 4, absl::Seconds(60), /*split_on_gpu=*/true);
+  world.DrawBatch();
+  RunBatch(world, 0);
+  ASSERT_TRUE(world.SetOptionsBeforeTheStream({.slack = .3}).ok());
+  EXPECT_TRUE(world.loop().TakeSums(0, world.placement()).has_value())
+      << "options of later batches";
+  RunBatch(world, 0);
+  world.Switch();
+  EXPECT_FALSE(world.loop().TakeSums(0, world.placement()).has_value());
+}
+
+#ifdef EPLB_FAKE_CUDA
+TEST_F(SplitLoopGpuTest, TakesNoSumsOfABatchThatTheStreamHasNotReached) {
+  for (const bool split_on_gpu : {false, true}) {
+    Random random(60);
+    SplitLoopWorld world(random, 4, absl::Seconds(60), split_on_gpu);
+    const auto take = [&] { return world.loop().TakeSums(0, world.placement()); };
+    std::atomic<bool> is_free = false;
+    fake_cuda::EnqueueExternal(stream_.get(), [&] { return is_free.load(); });
+    world.DrawBatch();
+    ASSERT_TRUE(world.Launch(0, stream_.get()).ok());
+    EXPECT_FALSE(take().has_value());
+    is_free = true;
+    Synchronize();
+    EXPECT_EQ(take()->tokens, 0) << "not those of the step before";
+    RunBatch(world, 0);
+    (void)world.SlotsOfTheCpu(0);
+    EXPECT_EQ(take()->tokens, world.SumsOfTheCpu(0).tokens);
+  }
+}
+#endif
+
+TEST_F(SplitLoopGpuTest, TakesNoSumsOfMoreBatchesThanAKernelNotes) {
   Random random(58);
   NewWorld();
   SplitLoopWorld world(random, 2, absl::Seconds(60), /*split_on_gpu=*/true);
   world.DrawBatch();
   for (const int64_t more : {0, 1}) {
-    for (int64_t i = 0; i < cuda::kNotedSplits + more; ++i) RunBatch(world, 0);
+    for (int64_t i = 0; i < cuda::kNotedBatches + more; ++i) RunBatch(world, 0);
     EXPECT_EQ(world.loop().TakeSums(0, world.placement()).has_value(), more == 0);
   }
 }
@@ -244,8 +280,14 @@ TEST_F(SplitLoopGpuTest, EachBatchIsSplitOrDrawsIfTheDeadlineIsShort) {
   for (int32_t i = 0; i < kBatches; ++i) {
     world.DrawBatch();
     RunBatch(world, 0);
-    if (world.Slots() == world.SlotsOfTheCpu(0)) continue;
+    const std::optional<SplitSums> sums = world.loop().TakeSums(0, world.placement());
+    if (world.Slots() == world.SlotsOfTheCpu(0)) {
+      ASSERT_TRUE(sums.has_value());
+      EXPECT_EQ(sums->tokens, world.SumsOfTheCpu(0).tokens);
+      continue;
+    }
     ASSERT_EQ(world.Slots(), world.DrawnSlots(0)) << "batch " << i;
+    EXPECT_FALSE(sums.has_value());
     ++drawn;
   }
   EXPECT_EQ(world.loop().figures().late, drawn);

@@ -59,6 +59,7 @@ class SplitLoopWorld {
                                  .tables = tables_,
                                  .table_numbers = numbers_.data(),
                                  .newest_numbers = newest_numbers_.data(),
+                                 .takes_sums = true,
                                  .splits = splits_,
                                  .queue = *queue_});
     EXPECT_TRUE(loop.ok()) << loop.status();
@@ -85,9 +86,12 @@ class SplitLoopWorld {
     splits_.Show(std::make_shared<const Placement>(placement), ++version_);
   }
   absl::Status SetOptions(const SplitOptions& options) {
-    EPLB_RETURN_IF_ERROR(splits_.SetOptions(options));
-    options_ = options;
+    EPLB_RETURN_IF_ERROR(SetOptionsBeforeTheStream(options));
     return loop_->gpu_tables()->Renew(/*stream=*/nullptr);
+  }
+  absl::Status SetOptionsBeforeTheStream(const SplitOptions& options) {
+    options_ = options;
+    return splits_.SetOptions(options);
   }
 
   // Draws a batch; is_refused: with a count that no split takes.

@@ -345,7 +345,7 @@ class Client:
         """Returns the slots of the layer's choices of the last count_for, by the exact split of `gathered`, int64 [num_gpus,
         experts]: those of split and route_tokens. A GPU's stream waits for the split, up to the deadline of prepare_split. If
         the split is late, or refuses the counts, each choice draws a replica of its expert. split_figures has how many did.
-        With split="batch" step_boundary reports the splits, as record_split, if the stream has done the work of the step.
+        With split="batch" step_boundary reports the splits of all batches that the stream has finished, as record_split.
 
         slots: array to write, as expert_ids, or expert_ids itself; None: a new one. errors: InvalidArgument naming the argument;
         FailedPrecondition before the layer's count_for, which each call needs. Threads: as count_for.

@@ -52,6 +52,5 @@ class ReplicasTest(example.ExampleTest):
         self.assertLess(shown["balancedness"], max(last))
 
 
-
 if __name__ == "__main__":
     unittest.main()

@@ -174,6 +174,7 @@ void RunSplitExchange(SplitExchangeArgs args) {
   mailbox.drawn = OnDevice(mailbox.drawn, kWord);
   mailbox.asked = OnDevice(mailbox.asked, kWord);
   mailbox.late = OnDevice(mailbox.late, kWord);
+  mailbox.done = OnDevice(mailbox.done, kWord);
   mailbox.answer = OnDevice(mailbox.answer, kWord * args.num_slots);
   mailbox.answered = OnDevice(mailbox.answered, kWord);
   if (fake::Failure() == cudaSuccess) (void)SplitExchangeOnHost(args);
