@@ -25,7 +25,7 @@ double MeasuredTokenSeconds(const Job& job) {
   if (!Chooses(job) || !job.current || !measured) return 0;
   const double steps = static_cast<double>(measured->last_step - measured->first_step) + 1;
   const double tokens = measured->peak_load / steps;
-  const double step_seconds = SecondsPerStep(job.current->rate);
+  const double step_seconds = SecondsPerUnswitchedStep(job.current->rate);
   if (!(tokens > 0) || !(step_seconds > 0)) return 0;
   return kExpertsShareOfStep * step_seconds / tokens;
 }

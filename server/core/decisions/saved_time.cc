@@ -1,6 +1,5 @@
 #include "server/core/decisions/saved_time.h"
 
-#include <optional>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -15,8 +14,8 @@
 namespace eplb::core {
 namespace {
 
-// A window whose steps took longer or shorter than the median by this factor had a checkpoint in
-// it, or its reports were read late.
+// A window without a switch whose steps took longer or shorter than the median by this factor had a
+// checkpoint in it, or its reports were read late.
 constexpr double kUsualFactor = 1.5;
 
 // Rises of the step before their median counts. A daemon that recalled a price does without the
@@ -29,15 +28,12 @@ double StepsOf(const Window& window) {
 }
 
 // Returns the mean time of the window's steps, from the arrival of its reports and of those before;
-// none if a switch was in it, or if it was unusually long or short.
-std::optional<double> TimeOfSteps(const Job& job, const Window& window, const WindowArrival& before,
-                                  double usual) {
+// 0 if a switch was in it.
+double UnswitchedSeconds(const Job& job, const Window& window, const WindowArrival& before) {
   const std::vector<int64_t>& versions = job.windows.measured->versions;
   const bool switched = versions.size() != 1 || versions.front() != before.version;
-  if (switched || window.first_step != before.last_step + 1) return std::nullopt;
-  const double seconds = absl::ToDoubleSeconds(window.complete_at - before.at) / StepsOf(window);
-  const bool fits = seconds < kUsualFactor * usual && usual < kUsualFactor * seconds;
-  return fits ? std::optional(seconds) : std::nullopt;
+  if (switched || window.first_step != before.last_step + 1) return 0;
+  return absl::ToDoubleSeconds(window.complete_at - before.at) / StepsOf(window);
 }
 
 void AddWindow(const State& state, Job& job, const Window& window, const WindowArrival& before) {
@@ -50,20 +46,23 @@ void AddWindow(const State& state, Job& job, const Window& window, const WindowA
   account.saved.of_batches = measured.split == SplitMode::kBatch;
   // A step of an engine is a question, which lasts as long as the engine likes.
   if (!job.current->asking.engine.empty()) return;
-  const auto rises = std::ssize(job.current->rate.told) - 1;
-  const double usual = SecondsPerStep(job.current->rate);
+  StepRate& rate = job.current->rate;
+  const auto rises = std::ssize(rate.told) - 1;
   const bool recalled = account.saved.steps > 0 && job.decisions.sampled.windows == 0;
-  if (!(usual > 0) || rises < (recalled ? kRisesOfARecalled : kFirstRises)) return;
+  if (rises < (recalled ? kRisesOfARecalled : kFirstRises)) return;
+  const double seconds = UnswitchedSeconds(job, window, before);
+  if (seconds > 0) NoteUnswitched(rate, seconds);
+  const double usual = SecondsPerUnswitchedStep(rate);
+  if (!(usual > 0)) return;
   const double steps = StepsOf(window);
   account.saved.steps += window.last_step - window.first_step + 1;
   account.saved.peak_tokens += measured.peak_load;
   account.saved.step_seconds += usual * steps;
   if (window.first_step != before.last_step + 1) job.decisions.sampled = {};
-  const std::optional<double> seconds = TimeOfSteps(job, window, before, usual);
-  if (!seconds) return;
+  if (!(seconds < kUsualFactor * usual && usual < kUsualFactor * seconds)) return;
   const double tokens = window.load->ToDouble().sum();
   const StepSample sample{.steps = window.last_step - window.first_step + 1,
-                          .seconds = *seconds,
+                          .seconds = seconds,
                           .peak_tokens = measured.peak_load / steps,
                           .mean_tokens = tokens / job.current->shape.num_gpus / steps};
   AddSample(sample, job.decisions.sampled, account.saved);

@@ -68,14 +68,11 @@ void Announce(DecisionContext& context, Job& job, int32_t wanted) {
   run.report_interval_change = {.report_every = wanted, .from_step = from_step};
   SendToAll(context, run, wire::SetReportInterval{.report_every = wanted, .from_step = from_step});
   if (run.told_report_every == wanted) return;  // said before, without effect
-  // A run begins before it can hear of another length: its ranks train without the daemon.
-  const char* const began =
-      run.told_report_every == 0 ? ", the report_every that they began with" : "";
   run.told_report_every = wanted;
   RecordNotice(
       context, job, "report_interval",
       absl::StrCat("the ranks are asked for windows of ", wanted, " steps from step ", from_step,
-                   " on, until now ", run.report_every, began, LongerText(context.state, job)));
+                   " on, until now ", run.report_every, LongerText(context.state, job)));
 }
 
 bool HasChanged(const Windows& windows, const ReportIntervalChange& change) {

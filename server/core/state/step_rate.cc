@@ -22,6 +22,14 @@ void NoteGap(StepRate& rate, absl::Duration gap) {
   }
 }
 
+// Returns 0 of none.
+double Median(std::vector<double> seconds) {
+  if (seconds.empty()) return 0;
+  const auto middle = seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2);
+  std::nth_element(seconds.begin(), middle, seconds.end());
+  return *middle;
+}
+
 }  // namespace
 
 absl::Duration PatienceFor(absl::Duration report_interval, absl::Duration usual_gap) {
@@ -59,6 +67,11 @@ void NoteHelloStep(Run& run, int64_t step, absl::Time now) {
   }
 }
 
+void NoteUnswitched(StepRate& rate, double seconds) {
+  rate.unswitched.push_back(seconds);
+  if (std::ssize(rate.unswitched) == kMaxToldSteps) rate.unswitched.pop_front();
+}
+
 double SecondsPerStep(const StepRate& rate) {
   std::vector<double> seconds;
   for (size_t index = 1; index < rate.told.size(); ++index) {
@@ -67,10 +80,13 @@ double SecondsPerStep(const StepRate& rate) {
     const double elapsed = absl::ToDoubleSeconds(after.at - before.at);
     if (elapsed > 0) seconds.push_back(elapsed / static_cast<double>(after.step - before.step));
   }
-  if (seconds.empty()) return 0;
-  const auto middle = seconds.begin() + static_cast<ptrdiff_t>(seconds.size() / 2);
-  std::nth_element(seconds.begin(), middle, seconds.end());
-  return *middle;
+  return Median(std::move(seconds));
+}
+
+double SecondsPerUnswitchedStep(const StepRate& rate) {
+  const double of_all = SecondsPerStep(rate);
+  if (rate.unswitched.empty()) return of_all;
+  return std::min(of_all, Median({rate.unswitched.begin(), rate.unswitched.end()}));
 }
 
 absl::Duration VoteInterval(const Run& run) {

@@ -22,6 +22,7 @@ struct StepRate {
   absl::Time began = absl::InfinitePast();  // when the run became the job's current run
   int64_t first_step = 0;                   // the first reported step
   std::deque<ToldStep> told;                // newest last, at most kMaxToldSteps
+  std::deque<double> unswitched;            // see NoteUnswitched; newest last, at most 16
   absl::Duration longest;                   // longest time between two rises of this run
   absl::Duration second_longest;            // the next shorter time
   absl::Time due = absl::InfinitePast();    // deadline of the next rise
@@ -47,8 +48,15 @@ void NoteStep(Run& run, int64_t step, absl::Time now);
 // is.
 void NoteHelloStep(Run& run, int64_t step, absl::Time now);
 
+// Notes the mean time of a step in a window without a switch [seconds, above 0].
+void NoteUnswitched(StepRate& rate, double seconds);
+
 // Returns the median of the newest rises; 0 if not known yet.
 double SecondsPerStep(const StepRate& rate);
+// Returns the median of the newest windows without a switch, or SecondsPerStep if there are none.
+// Because a switch only adds time, SecondsPerStep is also taken if it is less: one of few windows
+// may have had a checkpoint in it.
+double SecondsPerUnswitchedStep(const StepRate& rate);
 // Returns the time between two votes, with pauses between steps; zero if not known yet.
 absl::Duration VoteInterval(const Run& run);
 // Returns the expected time between the reports of two windows; zero if not known yet.

@@ -38,8 +38,7 @@ void NoteShort(Windows& windows, const wire::LoadReport& report, int32_t rank, i
   outcome.notes.push_back(
       {"report_short",
        absl::StrCat("rank ", rank, " reported steps ", report.first_step, "..", report.last_step,
-                    " after dropping ", report.dropped_steps, " steps; only whole windows of ",
-                    report_every, " steps are added")});
+                    "; only whole windows of ", report_every, " steps are added")});
 }
 
 // Ranks that stay behind make every window incomplete: the first of them in a row is noted.

@@ -13,7 +13,7 @@ namespace eplb::core {
 namespace {
 
 constexpr int64_t kLeastWindows = 8;
-constexpr double kMostError = 0.5;  // two standard errors of a measured price, as a fraction of it
+constexpr double kMostError = 0.5;  // error of a measured price, as a fraction of it
 
 struct Slope {
   double seconds = 0;
@@ -73,16 +73,20 @@ TokenTime TokenTimeOf(const wire::SavedTime& sums) {
   const double whole_step = sums.step_seconds / sums.peak_tokens;
   const double assumed = kExpertsShareOfStep * whole_step;
   const std::optional<Slope> slope = SlopeOf(sums);
-  if (!slope) return {.source = TokenTime::Source::kAssumed, .seconds = assumed};
+  if (!slope) {
+    return {.source = TokenTime::Source::kAssumed, .seconds = assumed, .error = 1, .assumption = 1};
+  }
   const double measured = std::clamp(slope->seconds, 0.0, whole_step);
   const double both = std::hypot(slope->error, assumed);
   const double certain = std::pow(assumed / both, 2);  // the slope's share
   const double seconds = certain * measured + (1 - certain) * assumed;
-  const double error = slope->error * assumed / both;
-  if (!(seconds > 0) || error > kMostError * seconds) {
-    return {.source = TokenTime::Source::kAssumed, .seconds = seconds};
-  }
-  return {.source = TokenTime::Source::kMeasured, .seconds = seconds, .error = error / seconds};
+  // Not the root of the variances: the assumption is the same for all windows of a job.
+  const double error = certain * slope->error + (1 - certain) * assumed;
+  const bool is_known = seconds > 0 && error <= kMostError * seconds;
+  return {.source = is_known ? TokenTime::Source::kMeasured : TokenTime::Source::kAssumed,
+          .seconds = seconds,
+          .error = seconds > 0 ? error / seconds : 1,
+          .assumption = 1 - certain};
 }
 
 double CountedPauses(const Account& account) {
@@ -111,20 +115,18 @@ void CloseRun(Account& account) {
 
 std::string TokenTimeText(const wire::SavedTime& sums) {
   const TokenTime time = TokenTimeOf(sums);
+  if (time.source == TokenTime::Source::kNone) return "";
   const std::string costs = absl::StrCat("a token costs ", SecondsText(time.seconds));
-  switch (time.source) {
-    case TokenTime::Source::kNone:
-      break;
-    case TokenTime::Source::kGiven:
-      return costs + ", as cost.token_ns states";
-    case TokenTime::Source::kMeasured:
-      return absl::StrFormat("%s +- %.0f %%, measured from the step times of %d windows", costs,
-                             std::ceil(100 * time.error), sums.windows);
-    case TokenTime::Source::kAssumed:
-      return costs +
-             ", which assumes that experts take half of a step: step times do not show it well yet";
+  if (time.source == TokenTime::Source::kGiven) return costs + ", as cost.token_ns states";
+  const std::string price = absl::StrFormat("%s +- %.0f %%, ", costs, std::ceil(100 * time.error));
+  const int64_t assumed = std::llround(100 * time.assumption);
+  if (assumed == 100) {
+    return price + "which assumes that experts take half of a step: step times do not show it yet";
   }
-  return "";
+  const std::string windows = absl::StrCat("the step times of ", sums.windows, " windows");
+  if (assumed == 0) return absl::StrCat(price, "measured from ", windows);
+  return absl::StrCat(price, 100 - assumed, " % from ", windows, " and ", assumed,
+                      " % from the assumption that experts take half of a step");
 }
 
 }  // namespace eplb::core

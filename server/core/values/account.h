@@ -21,7 +21,7 @@ struct StepSample {
 struct Account {
   int64_t windows = 0;           // measured windows of the run whose peaks without EPLB are known
   double saved_peak_tokens = 0;  // sum over them of peak_load_without_eplb - peak_load
-  double pause_seconds = 0;      // sum over committed chunks of the longest boundary of any rank
+  double pause_seconds = 0;      // sum over committed chunks of the longest pause of any rank
   double earlier_pauses = 0;     // the part from before the current run or the daemon's start
   wire::SavedTime saved = {};
 };
@@ -44,11 +44,14 @@ struct TokenTime {
   // A price that is not given is the mean of two, each weighted by its certainty: the slope of the
   // step time over the tokens of the fullest GPU, at equal tokens in all; and the assumption that
   // experts take half of a step, give or take that half. So no sample changes the price at once.
-  // kMeasured: two standard errors are at most half of it. kAssumed: they are more.
+  // kMeasured: its error is at most half of it. kAssumed: the error is larger.
   enum class Source { kNone, kGiven, kMeasured, kAssumed };
   Source source = Source::kNone;
   double seconds = 0;
-  double error = 0;  // kMeasured: two standard errors, as a fraction of `seconds`
+  // The mean of the slope's two standard errors and of the assumption's half step, with the same
+  // weights; as a fraction of `seconds`.
+  double error = 0;
+  double assumption = 0;  // weight of the assumption [0, 1]
 };
 inline constexpr double kExpertsShareOfStep = 0.5;
 

@@ -26,7 +26,7 @@ struct Counters {
   std::array<int64_t, 4> failed{};  // by wire::FailedCode; [0] is not used
   int64_t transfers = 0;            // (layer, expert, GPU) copies of committed chunks
   int64_t received_bytes = 0;       // by ranks from other ranks, of committed chunks
-  Buckets pause_seconds;            // boundaries with a switch, one per rank and chunk
+  Buckets pause_seconds;            // pauses of switches, one per rank and chunk
   int64_t refused = 0;              // streams that the core ended because of what was said on them
   int64_t reports = 0;              // load reports that were looked at
   int64_t report_cells = 0;         // counts in them; 8 bytes each in memory

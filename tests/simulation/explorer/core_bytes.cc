@@ -16,7 +16,7 @@ using core::State;
 
 // Whoever adds a field: say in BytesOf that it tells states apart, or in Simplify that it does not.
 static_assert(HasSize(sizeof(Rank), 448), "core::Rank changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Run), 760), "core::Run changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(Run), 840), "core::Run changed: look at BytesOf and Simplify");
 static_assert(HasSize(sizeof(core::Proposal), 408),
               "core::Proposal changed: look at BytesOf and Simplify");
 static_assert(HasSize(sizeof(State), 7792), "core::State changed: look at BytesOf and Simplify");

@@ -127,7 +127,7 @@ TEST(PlansTest, AMissIsCountedByItsDirection) {
   EXPECT_THAT(Predictions(better), ElementsAre(0, 1, 0));
 }
 
-// 3 ranks; rank 1 answers last, at 500 ms, and has the longest boundary.
+// 3 ranks; rank 1 answers last, at 500 ms, and has the longest pause.
 TEST(PlansTest, TheTimesOfAChunkAreThoseAtWhichTheDaemonSawIt) {
   TestJob job;
   const int64_t began = absl::ToUnixMicros(job.daemon.now());

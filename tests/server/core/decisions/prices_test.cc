@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include "server/core/ranks/run.h"
+#include "server/core/state/step_rate.h"
+#include "server/core/values/account.h"
 #include "tests/server/core/core_harness.h"
 
 namespace eplb::core {
@@ -44,6 +46,17 @@ Costs PricesAfter(const std::vector<MeasuredPause>& pauses) {
   state.config.costs.token_seconds = 1e-9;
   state.config.costs.bandwidths = BandwidthSource::kAssumed;
   return PricesOf(state, JobAfter(pauses));
+}
+
+TEST(PricesTest, AStepWithoutASwitchPricesATokenForAPolicyThatChooses) {
+  Job job = JobAfter({});
+  job.settings.policy = "auto";
+  job.windows.measured = Measured{.first_step = 0, .last_step = 9, .peak_load = 1000};
+  const absl::Time now = absl::UnixEpoch();
+  job.current->rate.told = {{.step = 9, .at = now}, {.step = 19, .at = now + absl::Seconds(20)}};
+  EXPECT_DOUBLE_EQ(PricesOf({}, job).token_seconds, kExpertsShareOfStep * 2 / 100);
+  NoteUnswitched(job.current->rate, 0.5);
+  EXPECT_DOUBLE_EQ(PricesOf({}, job).token_seconds, kExpertsShareOfStep * 0.5 / 100);
 }
 
 TEST(PricesTest, TheFixedTimeOfABoundaryIsPricedApartWhereSwitchesShowIt) {

@@ -29,7 +29,7 @@ TEST(ProposalTest, TwoChunksGoThroughAndEachHasItsVersionAndIsStored) {
   EXPECT_EQ(job.daemon.View().waiting_for(), "all 3 ranks to report version 1 as Applied");
   ASSERT_TRUE(job.VoteAndDeliver(12));
   EXPECT_EQ(job.daemon.LastReason("committed"),
-            "version 1 (chunk 1 of 2) was committed at step 12: 300 B received, longest boundary "
+            "version 1 (chunk 1 of 2) was committed at step 12: 300 B received, longest pause "
             "0.250 s");
   EXPECT_EQ(job.daemon.stored().at(kJob).version, 1);
   EXPECT_EQ(job.daemon.stored().at(kJob).placement, Exchanged({0, 1}));

@@ -133,6 +133,37 @@ TEST(SavedTimeTest, SlowStepsPriceTheirOwnWindowsAlone) {
   EXPECT_GT(job.daemon.View().saved_seconds(), before * (40 + 50) / 40);
 }
 
+// Switches the layers one by one, each in a window that lasts eight times as long, as where the
+// ranks verify their memory after a switch. Two windows without a switch follow.
+void SwitchInEveryWindow(TestJob& job, int64_t& step, bool to_static) {
+  for (int done = 1; done <= 4; ++done) {
+    job.Deliver();
+    ASSERT_TRUE(job.VoteAndDeliver(step));
+    job.daemon.Advance(absl::Seconds(8));
+    job.Report(step, step + 9);
+    step += 10;
+  }
+  Train(job, step, 2, to_static ? kPeak : kPeak * 110 / 200);
+}
+
+TEST(SavedTimeTest, WindowsWithASwitchDoNotPriceATokenBesideOthers) {
+  Config config = TestConfig();
+  config.settings.layers_per_chunk = 1;
+  TestJob job(config);
+  job.ConnectAll();
+  int64_t step = 0;
+  Train(job, step, 4, kPeak);
+  for (int round = 0; round < 4; ++round) {
+    ASSERT_TRUE(job.daemon.AnswerSolve(Exchanged({0, 1, 2, 3})));
+    SwitchInEveryWindow(job, step, false);
+    ASSERT_TRUE(job.daemon.Ask(Rollback{0}).ok());
+    SwitchInEveryWindow(job, step, true);
+    ASSERT_TRUE(job.daemon.Ask(Resume{}).ok());
+    Train(job, step, 1, kPeak);
+  }
+  EXPECT_THAT(job.daemon.View().saved_basis(), HasSubstr("a token costs 1 ms +- "));
+}
+
 // A store of 0.1.0 is such a one: its windows were counted against another layout.
 TEST(SavedTimeTest, PausesWithoutTheirSavingsDoNotCount) {
   State state;

@@ -36,6 +36,25 @@ TEST(StepRateTest, AStepsTimeIsTheMedianOfTheNewestRises) {
   EXPECT_EQ(LongestGap(job.current->rate), absl::Seconds(300));
 }
 
+TEST(StepRateTest, WindowsWithoutASwitchShowTheTimeOfAStepAlsoWhereTheyAreFew) {
+  Job job = Begun();
+  StepRate& rate = job.current->rate;
+  absl::Time now = begun_at;
+  for (int64_t step = 9; step < 200; step += 10) {
+    NoteStep(*job.current, step, now += absl::Seconds(2));
+  }
+  EXPECT_DOUBLE_EQ(SecondsPerUnswitchedStep(rate), 0.2) << "all had a switch";
+  NoteUnswitched(rate, 1.5);
+  EXPECT_DOUBLE_EQ(SecondsPerUnswitchedStep(rate), 0.2)
+      << "a checkpoint, because a switch adds time";
+  NoteUnswitched(rate, 0.05);
+  NoteUnswitched(rate, 0.05);
+  EXPECT_DOUBLE_EQ(SecondsPerUnswitchedStep(rate), 0.05);
+  for (int i = 0; i < 1000; ++i) NoteUnswitched(rate, 0.06);
+  EXPECT_DOUBLE_EQ(SecondsPerUnswitchedStep(rate), 0.06);
+  EXPECT_LE(rate.unswitched.size(), 16);
+}
+
 TEST(StepRateTest, StepsAdvanceForSixIntervalsAfterARise) {
   Job job = Begun();
   for (int64_t window = 0; window < 4; ++window) {

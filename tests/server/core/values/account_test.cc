@@ -7,9 +7,12 @@
 #include <cmath>
 #include <random>
 
+#include "absl/strings/str_format.h"
+
 namespace eplb::core {
 namespace {
 
+using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using Source = TokenTime::Source;
 
@@ -74,9 +77,45 @@ TEST(TokenTimeTest, StepTimesThatDoNotShowItLeaveTheAssumption) {
     const TokenTime time = TokenTimeOf(sums);
     EXPECT_EQ(time.source, Source::kAssumed);
     EXPECT_NEAR(time.seconds / (0.5 * sums.step_seconds / sums.peak_tokens), 1, 0.01);
-    EXPECT_THAT(TokenTimeText(sums), HasSubstr("assumes that experts take half of a step"));
+    EXPECT_THAT(TokenTimeText(sums),
+                HasSubstr(" %, which assumes that experts take half of a step"));
   }
   EXPECT_EQ(TokenTimeOf(SumsOf(5, {})).source, Source::kAssumed) << "too few windows";
+}
+
+// Four windows without noise are not enough for a slope, and twelve of them are certain of it.
+TEST(TokenTimeTest, TheBasisHasTheSharesThatThePriceIsMadeOf) {
+  EXPECT_THAT(TokenTimeText(SumsOf(4, {})), HasSubstr(" us +- 100 %, which assumes that"));
+  EXPECT_THAT(TokenTimeText(SumsOf(13, {})),
+              EndsWith("measured from the step times of 12 windows"));
+  const wire::SavedTime sums = SumsOf(13, {.seconds = 0.06});
+  const TokenTime time = TokenTimeOf(sums);
+  const double assumed = 0.5 * sums.step_seconds / sums.peak_tokens;
+  ASSERT_GT(time.assumption, 0.05);
+  ASSERT_LT(time.assumption, 0.95);
+  EXPECT_THAT(
+      TokenTimeText(sums),
+      EndsWith(absl::StrFormat(" +- %.0f %%, %.0f %% from the step times of 12 windows and "
+                               "%.0f %% from the assumption that experts take half of a step",
+                               std::ceil(100 * time.error), 100 * (1 - time.assumption),
+                               100 * time.assumption)));
+  EXPECT_GT(time.error * time.seconds, time.assumption * assumed)
+      << "which may be wrong as a whole";
+}
+
+// Experts are all of a step, or none of it: the assumption is as wrong as it can be.
+TEST(TokenTimeTest, TheErrorCoversTheTruthAlsoWhereTheAssumptionIsWrong) {
+  for (const double whole : {kSlope, 1000 * kSlope}) {
+    int held = 0;
+    constexpr int kRuns = 200;
+    for (uint32_t seed = 0; seed < kRuns; ++seed) {
+      wire::SavedTime sums = SumsOf(20, {.seconds = 0.03}, seed);
+      sums.step_seconds = whole * sums.peak_tokens;
+      const TokenTime time = TokenTimeOf(sums);
+      if (std::abs(time.seconds - kSlope) <= time.error * time.seconds) ++held;
+    }
+    EXPECT_GE(held, kRuns * 90 / 100) << whole;
+  }
 }
 
 TEST(TokenTimeTest, AGivenPriceReplacesWhatStepsShowAndNothingGivesNone) {
