@@ -236,8 +236,8 @@ absl::Status Client::Impl::Commit(int64_t step, const Proposal& proposal, Bounda
       RebuildDerived(rows_.derived, proposal.plan, setup_.topology, setup_.gpu());
   if (boundary_.timer && !rows_.derived.empty()) boundary_.timer->AddSpan("rebuild", rebuild);
   TellTransport();
-  daemon_.member().OnApplied(result.received_bytes,
-                             boundary_.SecondsInSwitch());  // true in either case
+  result.switch_seconds = boundary_.SecondsInSwitch();
+  daemon_.member().OnApplied(result.received_bytes, result.switch_seconds);  // true in either case
   return rebuilt.ok() ? absl::OkStatus() : End(rebuilt);
 }
 

@@ -281,6 +281,7 @@ struct BoundaryResult {
   int64_t sent_bytes = 0;
   int64_t received_bytes = 0;
   double pause_seconds = 0;       // time spent in this call
+  double switch_seconds = 0;      // part of it from the ranks' vote to the commit, if switched
   bool votes_next = false;        // the next StepBoundary votes
   bool window_ends_next = false;  // a load window ends with the next step
   // The next five describe the decision behind a switch.

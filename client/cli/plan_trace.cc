@@ -206,7 +206,7 @@ void AddChunkRows(const v1::Plan& plan, int index, Table& table) {
   if (!chunk.committed()) return;
   const std::string longest =
       chunk.has_longest_pause_rank()
-          ? absl::StrCat("the longest boundary: rank ", chunk.longest_pause_rank(), ", ",
+          ? absl::StrCat("the longest pause: rank ", chunk.longest_pause_rank(), ", ",
                          Seconds(chunk.longest_pause_seconds()))
           : "";
   table.rows.push_back(TimeRow("  vote and switch", chunk.prepared_unix_micros(),

@@ -315,7 +315,7 @@ void AddReplay(const Flags& root) {
   AddInteger(flags, "--staging", "LAYERS", options.staging,
              absl::StrCat("Layers that fit into the ranks' staging [", kUsualStagingLayers, "]"));
   flags.Text("--max-pause", "DURATION", options.max_pause,
-             "Longest boundary, as migration.max_pause of the daemon [200ms]");
+             "Longest pause of a switch, as migration.max_pause of the daemon [200ms]");
   flags.Text("--like", "JOB", options.like,
              "Job of a daemon that gives these three and the time of a decision");
   flags.Text("--html", "FILE", options.html, "Write the web page of the replay to this file");

@@ -57,9 +57,11 @@ std::string Pauses(const v1::RunReview& review) {
   int switches = 0;
   for (const v1::RunDecision& one : review.decisions()) switches += one.switch_steps_size();
   if (switches == 0) return "Nothing was switched.";
-  return absl::StrCat("Of the measured time ", Seconds(review.time().switch_seconds()),
-                      " was spent in ", Counted(switches, "pause"), " to move experts (longest ",
-                      Seconds(review.time().longest_pause_seconds()), ").");
+  return absl::StrCat(Counted(switches, "pause"), " to move experts took ",
+                      Seconds(review.time().pause_seconds()), " (longest ",
+                      Seconds(review.time().longest_pause_seconds()),
+                      "); all boundaries, with their votes, are ",
+                      Seconds(review.time().boundary_seconds()), " of the measured time.");
 }
 
 // The first lines: the value of rebalancing.
@@ -180,7 +182,7 @@ std::string Decisions(const v1::RunReview& review, const Terminal& terminal) {
                           : "Balancedness of summed loads.") +
               " measured: on the steps that were decided on; computed: of the new placement on "
               "the same load; until next: measured from the switch to the next one. "
-              "boundary: longest of any rank.",
+              "pause: longest of any rank.",
           terminal, 0),
       Title("Why", terminal), "\n");
   for (const v1::RunDecision& one : review.decisions()) {

@@ -202,12 +202,15 @@ class RunPageMaker {
     PageJson& further = documents_.further_status();
     further["peak_fall"] = review_.has_time_saved() ? PageJson(review_.time_saved()) : PageJson();
     further["events_known"] = review_.has_operators();
+    further["account_from_log"] = !HasAccount();
   }
+
+  bool HasAccount() const { return run_.account && run_.account->run_id == run_.report.run_id; }
 
   // The daemon's figures, where the directory has them: they are those of every other view.
   void SetSaved(v1::JobStatus& job) const {
     const v1::RunComparison& rows = review_.comparison();
-    if (run_.account && run_.account->run_id == run_.report.run_id) {
+    if (HasAccount()) {
       const LoggedAccount& account = *run_.account;
       job.clear_spent_seconds();
       if (account.saved_seconds) job.set_saved_seconds(*account.saved_seconds);

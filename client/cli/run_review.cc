@@ -179,6 +179,7 @@ v1::RunTime TimeOf(const RunReport& report, const RunSeries& run) {
     if (step != report.steps.end()) {
       time.set_switch_seconds(time.switch_seconds() + step->boundary_seconds);
     }
+    time.set_pause_seconds(time.pause_seconds() + change.pause_seconds);
     time.set_longest_pause_seconds(std::max(time.longest_pause_seconds(), change.pause_seconds));
   }
   return time;

@@ -37,7 +37,8 @@ struct StepRecord {
   double work_seconds = 0;      // part of `seconds` before the step waited for its expected end
 };
 
-// One committed chunk. Bytes are summed over ranks, the pause is the longest of any rank.
+// One committed chunk. Bytes are summed over ranks, the pause is the longest of any rank from the
+// vote to the commit; trainers of 0.1.0 wrote that of the whole boundary.
 struct SwitchRecord {
   int64_t step = 0;  // the boundary; the next step is the first under `version`
   int64_t version = 0;

@@ -343,7 +343,7 @@ class Trainer {
                         .policy = boundary.policy,
                         .asked_by = boundary.asked_by,
                         .reason = boundary.reason};
-    const int64_t pause = static_cast<int64_t>(boundary.pause_seconds * 1e9);
+    const int64_t pause = static_cast<int64_t>(boundary.switch_seconds * 1e9);
     EPLB_ASSIGN_OR_RETURN(const std::vector<int64_t> costs,
                           Gather({boundary.received_bytes, pause}));
     for (size_t i = 0; i < costs.size(); i += 2) {

@@ -69,7 +69,7 @@ void ClosePlan(DecisionContext& context, Job& job, v1::Plan& plan, const std::st
   if (!committed) TellFailedRollback(job, plan, why);
 }
 
-// Adds a committed chunk's bytes and boundary. A figure that one chunk lacks stays unknown.
+// Adds a committed chunk's bytes and pause. A figure that one chunk lacks stays unknown.
 // REQUIRES: plan.chunks_committed does not count the chunk yet.
 void AddMeasured(v1::Plan& plan, const Proposal& proposal) {
   if (!proposal.received_bytes || !plan.has_received_bytes()) {

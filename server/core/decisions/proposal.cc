@@ -52,7 +52,7 @@ void AddMoves(DecisionContext& context, const Job& job) {
   if (moves.ok()) context.state.counters.transfers += moves->transfers;
 }
 
-// Measures the boundary's time for the metrics and for the length of the next chunks.
+// Measures the switch's pause for the metrics and for the length of the next chunks.
 void MeasureProposal(DecisionContext& context, Job& job, const Proposal& proposal) {
   Counters& counters = context.state.counters;
   AddCapped(counters.received_bytes, proposal.received_bytes.value_or(0));
@@ -133,7 +133,7 @@ std::string CommittedText(const Run& run, const Proposal& proposal) {
     return absl::StrCat("version ", message.version, " was committed: ", engine, " took it");
   }
   return absl::StrFormat(
-      "version %d (chunk %d of %d) was committed at step %s: %s received, longest boundary %.3f s",
+      "version %d (chunk %d of %d) was committed at step %s: %s received, longest pause %.3f s",
       message.version, message.chunk + 1, message.num_chunks,
       proposal.applied_step ? absl::StrCat(*proposal.applied_step) : "unknown",
       proposal.received_bytes ? BytesText(*proposal.received_bytes) : "an unknown number of bytes",
@@ -159,8 +159,8 @@ void Commit(DecisionContext& context, Job& job) {
   const double most = absl::ToDoubleSeconds(job.settings.max_pause);
   if (proposal.longest_pause_seconds > most) {
     RecordEvent(context, job, "pause_exceeded", message.version,
-                absl::StrFormat("the boundary of version %d took a rank %.3f s, max_pause is %.3f "
-                                "s; later chunks will be shorter where they can",
+                absl::StrFormat("the switch to version %d paused a rank for %.3f s, max_pause is "
+                                "%.3f s; later chunks will be shorter where they can",
                                 message.version, proposal.longest_pause_seconds, most));
   }
   const bool all_here = job.current->num_connected == job.current->world_size();

@@ -39,8 +39,8 @@ namespace eplb::core {
 inline constexpr int32_t kMaxReportEvery = 1 << 20;  // steps in a window
 inline constexpr int64_t kCounts = -1;               // value of Rank::silent_since
 
-// Time that the boundary of a chunk took the slowest rank, and the most bytes that a rank received
-// in it.
+// Longest pause of any rank for a chunk, from the vote to the commit, and the most bytes that a
+// rank received in it.
 struct MeasuredPause {
   int64_t bytes = 0;
   double seconds = 0;

@@ -11,11 +11,11 @@ eplb.account = (() => {
     daemon: {
       help: "Gross: the fullest GPUs' tokens without EPLB, one slot per expert, less those that ran, in the same windows, times the time of a token. Spent: pauses of switches, the longest of any rank.",
       spent: "pauses of switches", unspent: "no switch was measured yet",
-      predictions: "No decision with a prediction has switched yet.", candidates: "The policy in force does not choose among candidates.",
+      predictions: "No decision with a prediction has switched yet.", candidates: "The current policy does not choose among candidates.",
     },
     run: {
       help: "Gross: what all steps would have lasted without EPLB, one slot per expert (predicted), less what they lasted, without boundaries. Spent: boundaries, with votes and switches. Both by rank 0's clock. Where the run's directory has job.json, both are the daemon's: over its windows, and pauses of switches alone.",
-      spent: "boundaries, or the daemon's pauses", unspent: "the run has no timed step",
+      spent: "all boundaries", unspent: "the run has no timed step",
       predictions: "A run's directory has predictions in the reasons of its decisions alone.", candidates: "A run's directory does not have them.",
     },
     trace: {
@@ -25,12 +25,13 @@ eplb.account = (() => {
     },
   };
 
-  // The one figure of a job: time saved, net of pauses. note: its basis.
-  const saved = (job, note) => tile("time saved", savedText(job) ?? "not known", note, job.saved_basis,
+  // The one figure of a job: time saved, net of pauses, or, by the log of a run alone, of all boundaries. note: its basis.
+  const saved = (job, note) => tile(job.account_from_log ? "time saved, by the log" : "time saved", savedText(job) ?? "not known", note, job.saved_basis,
     lostTime(job) ? "busy" : "");
 
   const create = (context) => {
     const words = WORDS[context.kind];
+    const spentOn = (job) => (job.account_from_log === false ? WORDS.daemon : words).spent;
     const { node, body } = panel("account", "The account", words.help);
     const tiles = el("dl", { class: "tiles" }), basis = el("p", { class: "note" });
     let predictions = [], candidates = [];
@@ -51,8 +52,8 @@ eplb.account = (() => {
       const weighed = plans.some((plan) => isNumber(plan.received_bytes)) || context.kind !== "trace";
       basis.textContent = job.saved_basis ? `Time saved: ${job.saved_basis}.` : "";
       redraw(tiles, saved(job, ""),
-        tile("gross", known ? seconds(job.saved_seconds + (job.spent_seconds ?? 0)) : "–", "before pauses"),
-        tile("spent", spent ? seconds(job.spent_seconds) : "–", spent ? words.spent : words.unspent),
+        tile("gross", known ? seconds(job.saved_seconds + (job.spent_seconds ?? 0)) : "–", "before what was spent"),
+        tile("spent", spent ? seconds(job.spent_seconds) : "–", spent ? spentOn(job) : words.unspent),
         tile("moved", weighed ? eplb.format.bytes(moved) : "not known", `by the ${count(plans.length)} newest decisions`),
         tile("predictions that held", judged.length ? `${held} of ${judged.length}` : "–",
           `within the error, of the ${count(plans.length)} newest decisions`));

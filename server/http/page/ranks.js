@@ -37,7 +37,7 @@ eplb.ranks = (() => {
   const create = (context) => {
     const { node, body } = panel("ranks", "Ranks", context.kind === "run"
       ? "As the ranks' own logs end. How long each rank paused and prepared is not in them; the time line has the longest pause of each switch."
-      : "Prepare: from the newest proposal to the rank's answer. Boundary: its pause for the newest switch.");
+      : "Prepare: from the newest proposal to the rank's answer. Pause: of its newest switch, from the ranks' vote to its commit.");
     const note = el("p", { class: "note" });
     const holder = el("div");
     const all = el("input", { type: "checkbox", id: "all-ranks" });

@@ -27,7 +27,7 @@ TEST_F(GetTest, RanksTellWhatTheyRunAndAnswered) {
   const std::string output = TextOf(RunGetRanks({.query = daemon_.Options()}, kPlain));
   EXPECT_THAT(output, Says("connected", "away 12", "prepared", "nccl"));
   EXPECT_TRUE(FitsInto(output, 80)) << output;
-  EXPECT_THAT(output, HasSubstr("boundary"));  // an operator's pause is another thing
+  EXPECT_THAT(output, HasSubstr("  pause  "));
   const Output json = RunGetRanks({.query = daemon_.Options(Format::kJson), .job = kJob}, kPlain);
   EXPECT_TRUE(wire::ParseJson(json.out).ok());
   EXPECT_THAT(json.out, Says(R"("away_seconds":12.5)",
@@ -110,7 +110,7 @@ TEST_F(GetTest, OnePlanIsATableOfItsTimesAJsonOrATrace) {
            "\nsolve              -                 -  balanced\n",
            "\nchunk 1/2          11:06:40.123  4.0 s  version 10, 3 layers, committed\n",
            "\n  prepare          11:06:40.123  1.5 s  the slowest: rank 5\n",
-           "\n  vote and switch  11:06:41.623  2.5 s  the longest boundary: rank 3, 58.0 ms\n"));
+           "\n  vote and switch  11:06:41.623  2.5 s  the longest pause: rank 3, 58.0 ms\n"));
   EXPECT_TRUE(FitsInto(table, 80)) << table;
   const Output json = run(Format::kJson);
   EXPECT_THAT(json.out, Says(R"("plan":{"plan":8,)", R"("prepared_unix_micros":1795000001623000)"));

@@ -45,11 +45,11 @@ TEST(MessageTableTest, ColumnsFollowTheirOptionsAndOneWithoutAValueIsLeftOut) {
   EXPECT_EQ(
       Text(TwoPlans(), 160),
       "plan  time (UTC)              steps  result     switched at  versions  measured       "
-      "predicted  transfers  received  boundary\n"
+      "predicted  transfers  received    pause\n"
       "   8  2026-11-18 11:06:40  200..399  committed          431    10..11     0.712  0.981 "
-      "+- 0.030      1,516    7.4 MB   58.0 ms\n"
+      "+- 0.030      1,516    7.4 MB  58.0 ms\n"
       "   7  -                         199  kept                 -         -         -        "
-      "       -          0         -         -\n");
+      "       -          0         -        -\n");
 }
 
 TEST(MessageTableTest, ANarrowTerminalDropsColumnsInTheirOrder) {
@@ -80,7 +80,7 @@ TEST(FigureListTest, HasEveryFigureThatIsSetTheColumnsOfTablesFirst) {
   EXPECT_EQ(FigureList(CommittedPlan(), PlanWords(), {"unix_micros"}),
             "plan 8, steps 200..399, result committed, switched at 431, versions 10..11, "
             "measured 0.712, predicted 0.981 +- 0.030, transfers 1,516, received 7.4 MB, "
-            "boundary 58.0 ms, policy incremental");
+            "pause 58.0 ms, policy incremental");
 }
 
 }  // namespace

@@ -67,8 +67,11 @@ TEST(RunPageTest, TheTimeSavedIsTheDaemonsWhereTheDirectoryHasItsAnswer) {
   EXPECT_EQ(job["spent_seconds"], 0.5);
   EXPECT_EQ(job["saved_basis"], "a token costs 2 us");
   EXPECT_EQ(job["saved_is_assumed"], true);
+  EXPECT_EQ(job["account_from_log"], false);
   run.account->run_id = "another";
   EXPECT_NE(PageOf(run).At("")["saved_seconds"], 5.8);
+  EXPECT_EQ(PageOf(run).At("")["account_from_log"], true)
+      << "boundaries are spent, not pauses alone";
 }
 
 TEST(RunPageTest, OtherLayoutsOfARunThatSplitsItsStepsAreMeasuredPerStep) {
@@ -170,7 +173,7 @@ TEST(RunPageTest, KeysAreThoseOfTheDaemonsAnswers) {
   v1::JobStatus view;
   view.set_job("demo");
   std::set<std::string> keys = KeysOf(JobToJson(view));
-  keys.insert({"peak_fall", "events_known"});
+  keys.insert({"peak_fall", "events_known", "account_from_log"});
   // A job that the daemon knows has a shape.
   keys.insert({"num_layers", "num_logical_experts", "num_slots", "num_gpus", "num_nodes"});
   for (const std::string& key : KeysOf(run_only)) EXPECT_THAT(keys, Contains(key));

@@ -1,7 +1,7 @@
 // A recorded run, small enough to work its figures out by hand: 2 GPUs, 1 layer of 4 experts, 12
 // steps. The static layout has GPU loads 20 and 4 (balancedness 0.6, slowdown 20 / 12); the other
 // placement has 12 and 12. An even step lasts 30 ms, so a static one 50 ms; a boundary takes 2 ms,
-// one that switches 10 ms; 5 ms of a step are work before it waits.
+// one that switches 10 ms, 6 ms of them after the vote; 5 ms of a step are work before it waits.
 #pragma once
 
 #include <string>
@@ -57,7 +57,7 @@ inline RunDirectory SmallRun(const std::vector<SmallSwitch>& switches) {
                                    .asked_by = one.asked_by,
                                    .reason = reason,
                                    .bytes_moved = 2000000,
-                                   .pause_seconds = 0.012,
+                                   .pause_seconds = 0.006,
                                    .bytes_verified = 500});
     run.placements.push_back({.step = one.step + 1,
                               .version = version,

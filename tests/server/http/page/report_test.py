@@ -145,8 +145,9 @@ class RunReportTest(FilePageTest):
         self.assertNotIn("predicted", tiles, "a run's directory has predictions in the reasons of its decisions alone")
         account = self.tiles("#account")
         net = comparison["without_eplb_predicted"]["total_seconds"] - report["time"]["measured_seconds"]
-        self.assertEqual((tiles["time saved"], account["time saved"]), (self.formatted("seconds", net),) * 2)
+        self.assertEqual({one["time saved, by the log"] for one in (tiles, account)}, {self.formatted("seconds", net)})
         self.assertEqual(account["spent"], self.formatted("seconds", report["time"]["boundary_seconds"]))
+        self.assertIn("all boundaries", self.browser.text("#account .tiles"))
         self.assertEqual(account["moved"], self.formatted("bytes", sum(one["bytes_moved"] for one in report["switches"])))
         self.check_clean(self.file)
 
@@ -179,7 +180,7 @@ class RunReportTest(FilePageTest):
         rows = self.browser.table("rebalances")
         self.assertEqual([row["plan"] for row in rows], [str(one["decision"]) for one in decisions])
         self.assertEqual([row["switched at"] for row in rows], [str(one["switch_steps"][-1]) for one in decisions])
-        self.assertEqual([row["boundary"] for row in rows], [self.formatted("seconds", one["pause_seconds"]) for one in decisions])
+        self.assertEqual([row["pause"] for row in rows], [self.formatted("seconds", one["pause_seconds"]) for one in decisions])
         self.assertEqual([row["received"] for row in rows], [self.formatted("bytes", one["bytes_moved"]) for one in decisions])
         # The report counts what a step ran under: not a switch behind the last step.
         counted = [int(row["transfers"]) for row in rows if int(row["switched at"]) < STEPS - 1]
@@ -216,7 +217,7 @@ class RunReportTest(FilePageTest):
         self.assertEqual([row["rank"] for row in rows], ["0", "1", "2", "3"])
         self.assertEqual({row["state"] for row in rows}, {"finished"})
         self.assertEqual({row["runs"] for row in rows}, {str(self.placements[-1]["version"])})
-        self.assertFalse({"boundary", "prepare"} & set(rows[0]))
+        self.assertFalse({"pause", "prepare"} & set(rows[0]))
         self.assertIn("the time line has the longest pause of each switch", self.browser.text("#ranks .help"))
 
     def test_an_address_of_a_file_shows_one_view(self):
