@@ -13,6 +13,7 @@
 #include "client/client.h"
 #include "client/rows/route_tables.h"
 #include "client/rows/row_memory.h"
+#include "client/session/load_windows.h"
 #include "client/session/member.h"
 #include "client/split_loop.h"
 #include "client/tokens.h"
