@@ -67,7 +67,10 @@ absl::Status CheckOptions(const ExplainOptions& options, const Explanation& expl
   if (options.layer < 0) return absl::OkStatus();
   if (explanation.shown() == nullptr) {
     return NotFound("nothing is known of the layers of job ", explanation.job.job(),
-                    " yet: no complete load window, or no placement");
+                    explanation.body
+                        ? ": no load window is complete since the daemon started, or its "
+                          "ranks have left"
+                        : ": its placement is not known");
   }
   const Topology& shape = explanation.body->placement.topology();
   absl::Status status = CheckRange("--layer", options.layer, shape.num_layers(), "layers");

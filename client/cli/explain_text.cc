@@ -54,17 +54,17 @@ std::string RunAndRate(const v1::JobStatus& job) {
 std::string Summary(const Explanation& explanation, const Terminal& terminal) {
   const v1::JobStatus& job = explanation.job;
   std::string text = absl::StrCat(Paint(terminal, Colour::kBold, "Job " + Printable(job.job())),
-                                  ": ", StateText(job), " for ", Seconds(job.state_seconds()),
-                                  ", step ", Grouped(job.step()), ", version ", job.version(), "\n",
-                                  RunAndRate(job), StateNotes(job, "", terminal));
+                                  ": ", StateText(job), " for ", Seconds(job.state_seconds()), ", ",
+                                  StepText(job), ", version ", job.version(), "\n", RunAndRate(job),
+                                  StateNotes(job, "", terminal));
   return absl::StrCat(
       text, Paragraph("balancedness (mean / max GPU load): " + BalancednessText(job), terminal),
       Paragraph(ObjectiveText(job), terminal));
 }
 
-std::string SettingsInForce(const v1::JobStatus& job, const Terminal& terminal) {
+std::string CurrentSettings(const v1::JobStatus& job, const Terminal& terminal) {
   if (job.policy().name().empty()) return "";
-  return Section("Settings in force", terminal) + Indented(SettingsText(job.policy()), terminal);
+  return Section("Current settings", terminal) + Indented(SettingsText(job.policy()), terminal);
 }
 
 bool IsNewest(const Explanation& explanation, const v1::Plan& plan) {
@@ -74,12 +74,12 @@ bool IsNewest(const Explanation& explanation, const v1::Plan& plan) {
 std::string PlacementText(const Explanation& explanation, const Terminal& terminal) {
   const v1::Plan* const plan = explanation.switched();
   if (plan == nullptr) {
-    return Section("Placement in force", terminal) +
+    return Section("Current placement", terminal) +
            Indented("no plan that this daemon remembers led to it", terminal);
   }
   const char* const heading = IsNewest(explanation, *plan)
-                                  ? "Placement in force, by the newest decision"
-                                  : "Placement in force";
+                                  ? "Current placement, by the newest decision"
+                                  : "Current placement";
   return absl::StrCat(Section(heading, terminal), Indented(Printable(plan->reason()), terminal),
                       Indented(PlanFigures(*plan), terminal), ScenariosText(*plan, terminal));
 }
@@ -256,7 +256,7 @@ std::string DrawJobLoads(const Explanation& explanation, GpuPicture picture,
 }
 
 std::string ExplainJob(const Explanation& explanation, const Terminal& terminal) {
-  return absl::StrCat(Summary(explanation, terminal), SettingsInForce(explanation.job, terminal),
+  return absl::StrCat(Summary(explanation, terminal), CurrentSettings(explanation.job, terminal),
                       PlacementText(explanation, terminal), NewestText(explanation, terminal),
                       CandidatesText(explanation.job, terminal),
                       LayersText(explanation, LayerOrder::kWorst, kLayersShown, terminal));

@@ -74,11 +74,38 @@ std::string StateText(const v1::JobStatus& job) {
   if (HasEnded(job)) return text;
   std::vector<std::string> words;
   if (!job.not_counting_reason().empty()) words.emplace_back("NOT_COUNTING");
-  if (!job.stalled().empty()) words.emplace_back("stalled");
+  if (!job.stalled().empty()) {
+    words.emplace_back("stalled");
+  } else if (job.ending() == v1::RUN_ENDING_UNSPECIFIED) {
+    if (job.stuck_seconds() > 0) {
+      words.emplace_back("stuck");
+    } else if (job.state() == v1::JOB_STATE_RECOVERING) {
+      words.emplace_back("waits");
+    }
+  }
   if (job.paused()) words.emplace_back("paused");
   if (Observes(job)) words.emplace_back("observe");
   if (!words.empty()) absl::StrAppend(&text, " (", absl::StrJoin(words, ", "), ")");
   return text;
+}
+
+std::string StepText(const v1::JobStatus& job) {
+  return job.has_step() ? absl::StrCat("step ", Grouped(job.step())) : "step -";
+}
+
+std::string RanksText(const v1::JobStatus& job) {
+  return job.has_world_size() ? absl::StrCat(job.connected_ranks(), "/", job.world_size()) : "";
+}
+
+bool IsAbsent(const v1::JobStatus& job) {
+  return !job.has_world_size() && job.ending() == v1::RUN_ENDING_UNSPECIFIED;
+}
+
+std::string StuckAdvice(const v1::JobStatus& job) {
+  const bool abandoned = job.stuck_seconds() > 0 && job.connected_ranks() == 0 &&
+                         job.ending() == v1::RUN_ENDING_UNSPECIFIED;
+  return abandoned ? "; no rank is connected: start the job again, or end it with eplbctl forget"
+                   : "";
 }
 
 std::string NotCountingText(const v1::JobStatus& job) {
@@ -229,8 +256,14 @@ std::vector<StateNote> StateNotesOf(const v1::JobStatus& job) {
   for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow, 0);
   const bool incomplete = job.connected_ranks() < job.world_size();
   if (!job.waiting_for().empty()) {
-    const bool stuck = job.state() == v1::JOB_STATE_QUARANTINE || job.stuck_seconds() > 0;
-    add("waits for " + job.waiting_for(), Colour::kYellow, stuck ? 2 : incomplete ? 1 : 0);
+    std::string text = absl::StrCat("waits for ", job.waiting_for(), StuckAdvice(job));
+    int trouble = incomplete || job.state() == v1::JOB_STATE_RECOVERING ? 1 : 0;
+    if (job.stuck_seconds() > 0) {
+      text = absl::StrCat("stuck for ", Seconds(job.stuck_seconds()), ": ", text);
+      trouble = 2;
+    }
+    if (job.state() == v1::JOB_STATE_QUARANTINE) trouble = 2;
+    add(text, Colour::kYellow, trouble);
   } else if (incomplete) {
     add(absl::StrCat(job.connected_ranks(), " of ", job.world_size(), " ranks are connected"),
         Colour::kYellow, 1);

@@ -24,9 +24,19 @@ namespace eplb::cli {
 // if more than one, are "all 8 ranks". Empty for none.
 std::string NameRanks(const std::vector<uint32_t>& ranks, size_t of_all);
 
-// "IDLE", "IDLE (stalled)", "RECOVERING (paused, observe)". The state of a run that has ended has
-// no words in brackets.
+// "IDLE", "IDLE (stalled)", "RECOVERING (stuck, paused, observe)". The state of a run that has
+// ended has no words in brackets.
 std::string StateText(const v1::JobStatus& job);
+
+// "step 1,200", or "step -" until a rank has registered.
+std::string StepText(const v1::JobStatus& job);
+// "3/8": connected ranks of all. Empty until a rank has registered.
+std::string RanksText(const v1::JobStatus& job);
+
+// True if the run lives as far as the daemon knows, and no rank has registered since it started.
+bool IsAbsent(const v1::JobStatus& job);
+// "; no rank is connected: .." with what an operator can do about a stuck job; otherwise empty.
+std::string StuckAdvice(const v1::JobStatus& job);
 
 // True once the run ended. One that was lost may come back.
 bool HasEnded(const v1::JobStatus& job);

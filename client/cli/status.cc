@@ -75,10 +75,6 @@ std::string NameCell(const v1::JobStatus& job) { return Printable(job.job()); }
 
 std::string StateCell(const v1::JobStatus& job) { return Shortened(StateText(job), kMostText); }
 
-std::string RanksCell(const v1::JobStatus& job) {
-  return absl::StrCat(job.connected_ranks(), "/", job.world_size());
-}
-
 std::string SavedCell(const v1::JobStatus& job) {
   if (!job.has_saved_seconds()) return "";
   return absl::StrCat(job.saved_is_assumed() ? "~" : "", Seconds(job.saved_seconds()));
@@ -89,7 +85,7 @@ std::string JobTable(const v1::GetStatusResponse& response, const Terminal& term
                              {{"job", InWords<v1::JobStatus>(NameCell)},
                               {"state", InWords<v1::JobStatus>(StateCell)},
                               {"saved_seconds", InWords<v1::JobStatus>(SavedCell)},
-                              {"connected_ranks", InWords<v1::JobStatus>(RanksCell)}});
+                              {"connected_ranks", InWords<v1::JobStatus>(RanksText)}});
   table.named = true;
   return FormatTable(std::move(table), terminal);
 }
@@ -207,7 +203,8 @@ std::string JobNameTable(const v1::GetStatusResponse& response, const Terminal& 
     table.rows.push_back({NameCell(job), StateCell(job), OrDash(!policy.empty(), policy),
                           absl::StrCat(shape.num_layers()), absl::StrCat(shape.num_experts()),
                           absl::StrCat(shape.num_slots()), absl::StrCat(shape.num_gpus()),
-                          absl::StrCat(shape.num_nodes()), absl::StrCat(job.world_size()),
+                          absl::StrCat(shape.num_nodes()),
+                          OrDash(job.has_world_size(), absl::StrCat(job.world_size())),
                           absl::StrCat(job.version()),
                           OrDash(job.run_number() > 0, absl::StrCat(job.run_number())),
                           Shortened(Printable(job.run_id()), kMostText / 2)});

@@ -74,13 +74,13 @@ std::string InFlightText(const Explanation& explanation) {
 // The most important first: a window too low for all of it shows the beginning.
 std::string ScreenText(const Explanation& explanation, LayerOrder order, const Terminal& terminal) {
   const v1::JobStatus& job = explanation.job;
-  std::string text =
-      absl::StrCat(Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
-                   Seconds(job.state_seconds()), "  ranks ", job.connected_ranks(), "/",
-                   job.world_size(), "  step ", Grouped(job.step()), "  version ", job.version(),
-                   job.run_number() == 0 ? "" : absl::StrCat("  run ", job.run_number()), "\n",
-                   Paragraph(SavedText(job), terminal), Paragraph(BalancednessText(job), terminal),
-                   StateNotes(job, "", terminal), Paragraph(InFlightText(explanation), terminal));
+  std::string text = absl::StrCat(
+      Paint(terminal, Colour::kBold, Printable(job.job())), "  ", StateText(job), " ",
+      Seconds(job.state_seconds()), "  ranks ", OrDash(job.has_world_size(), RanksText(job)), "  ",
+      StepText(job), "  version ", job.version(),
+      job.run_number() == 0 ? "" : absl::StrCat("  run ", job.run_number()), "\n",
+      Paragraph(SavedText(job), terminal), Paragraph(BalancednessText(job), terminal),
+      StateNotes(job, "", terminal), Paragraph(InFlightText(explanation), terminal));
   if (!job.last_reason().empty()) {
     text += Paragraph("last decision: " + ShortReason(job.last_reason()), terminal);
   }

@@ -67,13 +67,13 @@ Output Met(const WaitOptions& options, const v1::JobStatus& job, absl::Duration 
         "{\"job\":", wire::JsonQuote(job.job()),
         ",\"condition\":", wire::JsonQuote(options.condition),
         ",\"state\":", wire::JsonQuote(wire::EnumText(job.state())), ",\"version\":", job.version(),
-        ",\"step\":", job.step(), ",\"balancedness\":",
+        ",\"step\":", job.has_step() ? absl::StrCat(job.step()) : "null", ",\"balancedness\":",
         job.has_balancedness() ? absl::StrFormat("%.17g", job.balancedness()) : "null",
         absl::StrFormat(",\"seconds\":%.3f}\n", absl::ToDoubleSeconds(waited)));
   }
   return absl::StrCat(Printable(job.job()), ": ", options.condition, " is true after ",
-                      Seconds(absl::ToDoubleSeconds(waited)), " (", StateText(job), ", step ",
-                      Grouped(job.step()), ", version ", job.version(), ")\n");
+                      Seconds(absl::ToDoubleSeconds(waited)), " (", StateText(job), ", ",
+                      StepText(job), ", version ", job.version(), ")\n");
 }
 
 Output Never(const WaitOptions& options, const v1::JobStatus& job) {
@@ -157,7 +157,7 @@ Output RunWait(const WaitOptions& options) {
       const WaitCondition::Answer answer = condition.Ask(job);
       if (answer == WaitCondition::Answer::kMet) return Met(options, job, absl::Now() - begin);
       if (answer == WaitCondition::Answer::kNever) return Never(options, job);
-      seen = absl::StrCat("job ", job.job(), " is ", StateText(job), " at step ", job.step(),
+      seen = absl::StrCat("job ", job.job(), " is ", StateText(job), " at ", StepText(job),
                           ", version ", job.version(), ", balancedness ", BalancednessText(job));
       trouble.clear();
     } else if (seen.empty() || left >= kAskAgain) {

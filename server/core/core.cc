@@ -474,7 +474,10 @@ void On(DecisionContext& context, const Tick& tick) {
 
 void On(DecisionContext& context, const DrainRequested& event) {
   context.state.draining = true;
-  for (auto& [name, job] : context.state.jobs) StoreLoadHistory(context, job);  // before any Store
+  for (auto& [name, job] : context.state.jobs) {  // before any Store
+    StoreLoadHistory(context, job);
+    StoreRepeatedPlan(context, job);
+  }
   const auto grace_ms = absl::ToInt64Milliseconds(event.grace);
   const wire::Drain drain{static_cast<int32_t>(std::clamp<int64_t>(grace_ms, 0, INT32_MAX))};
   for (const auto& [session, binding] : context.state.bindings) {
@@ -486,6 +489,25 @@ void On(DecisionContext& context, const DrainRequested& event) {
     job.chunks = {};
   }
   context.decision.reason = "the daemon drains: no more proposals";
+}
+
+// Restores the measured figures of a run that ended before the daemon started.
+void RestoreMeasured(const v1::RunEnd& end, const v1::Window& window, Windows& windows) {
+  if (window.run_id() != end.run_id() || !window.has_balancedness()) return;
+  Measured& measured = windows.measured.emplace();
+  measured.first_step = windows.newest.first_step = static_cast<int64_t>(window.first_step());
+  measured.last_step = windows.newest.last_step = static_cast<int64_t>(window.last_step());
+  windows.newest.coverage = window.coverage();
+  windows.newest.has_tokens = true;
+  const bool equal = window.split() == wire::SplitName(SplitMode::kEqual);
+  measured.split = equal ? SplitMode::kEqual : SplitMode::kBatch;
+  measured.balancedness = window.balancedness();
+  if (window.has_balancedness_static()) {
+    measured.balancedness_static = window.balancedness_static();
+  }
+  if (window.has_balancedness_without_eplb()) {
+    measured.balancedness_without_eplb = window.balancedness_without_eplb();
+  }
 }
 
 void Restore(State& state, StoredJob stored, absl::Time now) {
@@ -511,6 +533,9 @@ void Restore(State& state, StoredJob stored, absl::Time now) {
   if (stored.end && stored.end->ending() != v1::RUN_ENDING_LOST) {
     const bool is_newest = stored.end->run_id() == job.owner.run_id;
     AddGone(job, {stored.end->run_id(), is_newest ? job.owner.run_number : 0});
+  }
+  if (stored.end && stored.newest_window) {
+    RestoreMeasured(*stored.end, *stored.newest_window, job.windows);
   }
   job.owner.ended_before = std::move(stored.end);
   job.memory.is_ours = true;

@@ -154,6 +154,7 @@ void ShowSwitchTime(const Job& job, v1::JobStatus& status) {
 
 void ShowRun(const Job& job, absl::Time now, v1::JobStatus& status) {
   const Run& run = *job.current;
+  wire::ToProto(run.shape, status.mutable_shape());
   status.set_run_id(run.name);
   status.set_world_size(static_cast<uint32_t>(run.world_size()));
   status.set_connected_ranks(static_cast<uint32_t>(run.num_connected));
@@ -199,7 +200,7 @@ void ShowState(const State& state, const Job& job, absl::Time now, v1::JobStatus
   status.set_take_over_refused(TakeOverRefused(job, now));
   if (now - job.refused.at < kRefusalShown) status.set_refusal(job.refused.reason);
   status.set_refused_hellos(static_cast<uint64_t>(job.refused.count));
-  status.set_step(static_cast<uint64_t>(job.step));
+  if (job.current) status.set_step(static_cast<uint64_t>(job.step));
 }
 
 void Show(const State& state, Job& job, absl::Time now, v1::JobStatus& status) {
@@ -212,7 +213,8 @@ void Show(const State& state, Job& job, absl::Time now, v1::JobStatus& status) {
   ShowState(state, job, now, status);
   ShowMeasured(job, status);
   ShowDecisions(state, job, status);
-  wire::ToProto(job.current ? job.current->shape : TopologyOptions(), status.mutable_shape());
+  wire::ToProto(TopologyOptions(), status.mutable_shape());
+  if (job.last_known) wire::ToProto(job.last_known->placement->topology(), status.mutable_shape());
   if (job.current) ShowRun(job, now, status);
   if (job.candidate) ShowCandidate(state.config, job, now, status);
   if (const v1::RunEnd* end = EndOf(job)) {
@@ -295,7 +297,8 @@ absl::StatusOr<WindowView> Core::NewestWindow(const std::string& job) const {
   const auto found = state_->jobs.find(job);
   if (found == state_->jobs.end()) return NoSuchJob(job);
   if (found->second.windows.complete.empty()) {
-    return NotFound("job ", job, " has no complete window yet");
+    return NotFound("job ", job, " has no load window: none is complete since the daemon started, ",
+                    "or its ranks have left");
   }
   const Window& window = found->second.windows.complete.back();
   // Which GPU got which tokens of a batch is known to the ranks alone.

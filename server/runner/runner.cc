@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string_view>
 #include <utility>
 
 #include "base/errors.h"
@@ -72,6 +74,13 @@ absl::StatusOr<std::unique_ptr<Runner>> Runner::Start(RunnerOptions options,
   if (!windows.ok()) {
     Log(LogLevel::kWarn, "windows_not_read", {{"reason", windows.status().ToString()}});
     windows.emplace();
+  }
+  std::map<std::string_view, const v1::Window*> newest;
+  for (const StoredWindow& one : *windows) newest[one.job] = &one.figures;
+  for (core::StoredJob& job : jobs) {
+    if (const auto window = newest.find(job.job); window != newest.end()) {
+      job.newest_window = *window->second;
+    }
   }
   EPLB_ASSIGN_OR_RETURN(options.core.store_moved_aside, store->ReadMovedAside());
   options.core.pauses_unknown_until =

@@ -16,12 +16,17 @@ RECORDED = sorted((harness.DATA / "store").iterdir())
 VOLATILE = ("state_seconds", "stuck_seconds", "term")
 # Pauses of a release whose savings no longer count.
 DROPPED = ("spent_seconds",)
+# Values with which a release showed that it did not know a figure of a job without ranks.
+UNKNOWN = {"num_gpus": 1, "measured_split": "", "not_measured_reason": "no rank has registered since the daemon started",
+           **dict.fromkeys(("num_layers", "num_logical_experts", "num_slots", "measured_first_step", "measured_last_step",
+                            "last_window_first_step", "last_window_last_step"), 0),
+           **dict.fromkeys(("balancedness", "balancedness_static", "balancedness_without_eplb", "coverage"))}
 
 
 def differences(then, now, where=""):
     """Places where an answer is not what it was, one text each."""
     if isinstance(then, dict) and isinstance(now, dict):
-        return [line for key, value in then.items() if key not in VOLATILE + DROPPED for line in
+        return [line for key, value in then.items() if key not in VOLATILE + DROPPED and (key, value) not in UNKNOWN.items() for line in
                 (differences(value, now[key], f"{where}.{key}") if key in now else [f"{where}.{key} is gone"])]
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return [line for i, (a, b) in enumerate(zip(then, now)) for line in differences(a, b, f"{where}[{i}]")]

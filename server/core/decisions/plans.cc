@@ -166,6 +166,12 @@ void AddPlan(DecisionContext& context, Job& job, v1::Plan plan) {
   if (!repeats && !IsOpen(job.plans.back())) Write(context, job, job.plans.back());
 }
 
+void StoreRepeatedPlan(DecisionContext& context, const Job& job) {
+  if (!job.plans.empty() && RepeatsKept(job, job.plans.back())) {
+    Write(context, job, job.plans.back());
+  }
+}
+
 v1::Plan* OpenPlan(Job& job, int64_t number) {
   const auto found =
       std::find_if(job.plans.rbegin(), job.plans.rend(),

@@ -25,8 +25,10 @@ void AddCandidates(const PlannerState& state,
 bool RepeatsKept(const Job& job, const v1::Plan& plan);
 
 // Numbers and keeps a plan; fills in when it was decided and on which version. A plan that
-// RepeatsKept replaces the newest one and is not written.
+// RepeatsKept replaces the newest one and is not written until StoreRepeatedPlan.
 void AddPlan(DecisionContext& context, Job& job, v1::Plan plan);
+// Writes the newest plan if it may have replaced one that was written.
+void StoreRepeatedPlan(DecisionContext& context, const Job& job);
 
 // The plan with this number; null unless chunks of it are in flight or still to be proposed.
 v1::Plan* OpenPlan(Job& job, int64_t number);

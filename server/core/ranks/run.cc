@@ -145,7 +145,7 @@ void StartRun(DecisionContext& context, Job& job, Run run) {
     RecordEvent(
         context, job, "vote_every_differs", job.last_known ? job.last_known->version : 0,
         absl::StrCat("the job votes every ", job.current->vote_every,
-                     " steps, vote.every_steps is ", votes, "; the job's own choice is in force"));
+                     " steps, vote.every_steps is ", votes, "; the job keeps its own choice"));
   }
   const int64_t version = job.last_known ? job.last_known->version : 0;
   if (!taken.empty()) RecordEvent(context, job, "taken_over", version, taken);
@@ -188,6 +188,7 @@ void EndRun(DecisionContext& context, Job& job, v1::RunEnding how, const std::st
   if (gathers) StartCandidate(context, job);
   if (!BelongsInStore(job)) return;
   StoreLoadHistory(context, job);
+  StoreRepeatedPlan(context, job);
   if (how == v1::RUN_ENDING_LOST) {
     job.store.due = true;  // a Tick is about all jobs: it stores last
   } else {

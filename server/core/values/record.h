@@ -100,6 +100,7 @@ struct StoredJob {
   std::vector<v1::Plan> plans = {};
   std::vector<RanVersion> history = {};  // placements that are kept
   std::vector<TypicalLoad> typical_loads = {};
+  std::optional<v1::Window> newest_window = std::nullopt;  // only its figures are kept
 };
 
 }  // namespace eplb::core

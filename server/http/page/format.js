@@ -33,7 +33,7 @@ eplb.format = (() => {
   const savedText = (job) => isNumber(job.saved_seconds) ? `${job.saved_is_assumed ? "≈ " : ""}${seconds(job.saved_seconds)}` : null;
   const bytes = (value) => {
     if (!isNumber(value)) return "–";
-    return scaled(value, [[2 ** 40, "TiB"], [2 ** 30, "GiB"], [2 ** 20, "MiB"], [2 ** 10, "KiB"]]) ?? `${value} B`;
+    return scaled(value, [[1e12, "TB"], [1e9, "GB"], [1e6, "MB"], [1e3, "kB"]]) ?? `${value} B`;
   };
   // The clock of the one who looks; with the date when that is not today.
   const clock = (micros, now = Date.now()) => {
@@ -79,7 +79,7 @@ eplb.format = (() => {
   // Returns the most urgent trouble of a job. kind: good, busy, bad, ended.
   const trouble = (job) => {
     if (job.state === "QUARANTINE") return `QUARANTINE: no proposals are made. ${job.waiting_for}`;
-    if (job.stuck_seconds > 0) return `Stuck for ${seconds(job.stuck_seconds)}: ${job.waiting_for}`;
+    if (job.stuck_seconds > 0) return `Stuck for ${seconds(job.stuck_seconds)}: waits for ${job.waiting_for}`;
     if (job.not_counting_reason) return `NOT_COUNTING: ${job.not_counting_reason}`;
     if (job.stalled) return `Balancing has stopped: ${job.stalled_reason}`;
     return "";
@@ -104,10 +104,12 @@ eplb.format = (() => {
     if (job.paused) return { kind: "busy", text: job.pause_reason || "paused by an operator" };
     const missing = job.world_size - job.connected_ranks;
     if (missing > 0) return { kind: "busy", text: `${counted(missing, "rank")} of ${count(job.world_size)} not connected` };
+    if (job.state === "RECOVERING") return { kind: "busy", text: `Waits for ${job.waiting_for}` };
     if (job.worse_reason) return { kind: "busy", text: job.worse_reason };
     if (isWorse(job)) return { kind: "busy", text: "Less even, or slower, than without EPLB" };
     if (job.state !== "IDLE") return { kind: "good", text: `Rebalancing${job.waiting_for ? `: waits for ${job.waiting_for}` : ""}` };
-    return { kind: "good", text: job.balancedness > 0 ? "No rebalance in flight" : job.not_measured_reason || "No complete load window yet" };
+    const observes = job.policy?.mode === "observe" ? "; observes only" : "";
+    return { kind: "good", text: `${job.balancedness > 0 ? "No rebalance in flight" : job.not_measured_reason || "No complete load window yet"}${observes}` };
   };
 
   return { isNumber, count, counted, balancedness, percent, seconds, savedText, bytes, clock, steps, listed, brief, briefName, figure, sentence, ended, lostTime };

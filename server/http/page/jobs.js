@@ -16,7 +16,7 @@ eplb.jobs = (() => {
     job: { of: (row) => row.refused ? briefName(row.job) : el("a", { href: `#/${encodeURIComponent(row.job)}` }, briefName(row.job)) },
     saved_seconds: { of: (row) => savedText(row) ?? "–" },
     text: { key: "text", name: "now", help: "", of: (row) => brief(row.text) },
-    connected_ranks: { of: (row) => ended(row) || row.refused ? "–" : row.connected_ranks === row.world_size ? count(row.world_size)
+    connected_ranks: { of: (row) => ended(row) || row.refused || !row.world_size ? "–" : row.connected_ranks === row.world_size ? count(row.world_size)
       : `${count(row.connected_ranks)} of ${count(row.world_size)}` },
   };
   const shown = () => SHOWN.map((key) => ({ ...columns("JobStatus").find((one) => one.key === key), ...OWN[key] }));

@@ -89,7 +89,7 @@ eplb.main = (() => {
       version: `policy ${job.policy?.name || "–"}${job.policy?.mode === "observe" ? ", observes only" : ""}`,
     };
     return columns("JobStatus")
-      .filter(({ key, of }) => TILES.includes(key) && !(key === "connected_ranks" && ended(job)) && (of(job) !== "–" || key === "balancedness" || key === "balancedness_without_eplb"))
+      .filter(({ key, of }) => TILES.includes(key) && !(key === "connected_ranks" && (ended(job) || !job.world_size)) && (of(job) !== "–" || key === "balancedness" || key === "balancedness_without_eplb"))
       .sort((a, b) => TILES.indexOf(a.key) - TILES.indexOf(b.key))
       .map(({ key, name, help, of }) => tile(name, of(job), remarks[key], help));
   };

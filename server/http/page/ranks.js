@@ -26,7 +26,7 @@ eplb.ranks = (() => {
     const finished = job.ranks.filter((rank) => rank.state === "finished").length;
     const known = isNumber(job.connected_ranks);
     const parts = [finished ? `${count(finished)} of ${count(job.world_size)} ranks have finished`
-      : known ? `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected` : counted(job.world_size, "rank")];
+      : !job.world_size ? "no rank has registered" : known ? `${count(job.connected_ranks)} of ${count(job.world_size)} ranks are connected` : counted(job.world_size, "rank")];
     if (job.engine) parts.splice(0, 1, `${job.engine} asks for placements for ${counted(job.num_gpus, "GPU")}, and a step is a question`);
     if (missing.length) parts.push(`missing: ${listed(missing, "rank")}`);
     if (slow.length) parts.push(`slow: ${listed(slow.map((one) => one.gpu), "GPU")}. ${slow[0].reason}`);

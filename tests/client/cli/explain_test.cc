@@ -151,7 +151,7 @@ TEST_F(ExplainTest, AReasonStandsOnce) {
   daemon_.status.mutable_jobs(0)->set_last_reason("the predicted peak falls by 27 %");
   const std::string text = RunExplain(Options(), Terminal{.width = 160}).out;
   EXPECT_EQ(CountOf("the predicted peak falls by 27 %", text), 1U) << text;
-  EXPECT_THAT(text, HasSubstr("Placement in force, by the newest decision"));
+  EXPECT_THAT(text, HasSubstr("Current placement, by the newest decision"));
 }
 
 TEST_F(ExplainTest, SettingsInForceAreThoseThatSetPolicyTakes) {

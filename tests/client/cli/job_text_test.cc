@@ -150,6 +150,23 @@ TEST(JobTextTest, PausedAndObserveStandBesideTheState) {
   EXPECT_EQ(StateText(job), "IDLE (paused)");
 }
 
+TEST(JobTextTest, AJobWithoutARankSinceTheDaemonStartedWaitsAndHasNeitherStepNorRanks) {
+  v1::JobStatus job = AbsentJob();
+  EXPECT_EQ(StateText(job), "RECOVERING (waits)");
+  EXPECT_EQ(StepText(job), "step -");
+  EXPECT_EQ(RanksText(job), "");
+  EXPECT_EQ(TroubleOf(job).trouble, 1);
+  EXPECT_EQ(TroubleOf(job).text, "waits for the ranks to register");
+  job.set_stuck_seconds(200);
+  EXPECT_EQ(StateText(job), "RECOVERING (stuck)");
+  EXPECT_EQ(TroubleOf(job).trouble, 2);
+  EXPECT_EQ(TroubleOf(job).text,
+            "stuck for 3m 20s: waits for the ranks to register; no rank is connected: start the "
+            "job again, or end it with eplbctl forget");
+  EXPECT_EQ(StepText(ExampleJob()), "step 12,345");
+  EXPECT_EQ(RanksText(ExampleJob()), "7/8");
+}
+
 TEST(JobTextTest, WhoPausedAJobAndWhyIsSaidOnce) {
   v1::JobStatus job = HealthyJob();
   job.set_paused(true);

@@ -19,6 +19,7 @@ namespace eplb::cli {
 namespace {
 
 using ::testing::AllOf;
+using ::testing::ContainsRegex;
 using ::testing::EndsWith;
 using ::testing::HasSubstr;
 using ::testing::Not;
@@ -255,6 +256,7 @@ TEST_F(QueryTest, RanksAreInTheJsonOfJobsOnlyWhenTheyAreAskedFor) {
 TEST_F(QueryTest, PausedAndObserveAreInTheRowsOfStatusAndJobs) {
   v1::JobStatus& job = *daemon_.status.mutable_jobs(0);
   job.set_state(v1::JOB_STATE_IDLE);
+  job.clear_stuck_seconds();
   job.mutable_policy()->set_mode("observe");
   EXPECT_THAT(RunStatus({.query = Options()}, kPlain).out, HasSubstr("  IDLE (observe)  "));
   EXPECT_THAT(RunGetJobs({.query = Options()}, kPlain).out, HasSubstr("  IDLE (observe)  "));
@@ -264,6 +266,28 @@ TEST_F(QueryTest, PausedAndObserveAreInTheRowsOfStatusAndJobs) {
   EXPECT_THAT(status, Says("  IDLE (paused, observe)  ", " PAUSED by alice: evaluation\n"));
   EXPECT_THAT(RunGetJobs({.query = Options()}, kPlain).out, HasSubstr("  IDLE (paused, observe)"));
   EXPECT_TRUE(FitsInto(status, 80)) << status;
+}
+
+TEST_F(QueryTest, JobsWithoutARankSinceTheDaemonStartedWaitAndHaveNoFigures) {
+  v1::JobStatus& absent = *daemon_.status.mutable_jobs(0);
+  absent = AbsentJob();
+  absent.set_stuck_seconds(200);
+  const std::string one = TextOf(RunStatus({.query = Options()}, kPlain));
+  EXPECT_THAT(one,
+              Says("RECOVERING (stuck)", "start the job again, or end it with eplbctl forget"));
+  EXPECT_THAT(one, Not(HasSubstr("0/0")));
+  v1::JobStatus& other = *daemon_.status.add_jobs();
+  other = HealthyJob();
+  other.set_job("other");
+  const std::string both = TextOf(RunStatus({.query = Options()}, kPlain));
+  EXPECT_THAT(both, ContainsRegex("train +RECOVERING \\(stuck\\) +12.0 s +- +- "));
+  EXPECT_THAT(both, HasSubstr("train: stuck for 3m 20s: waits for"));
+  const std::string jobs = RunGetJobs({.query = Options()}, Terminal{.width = 160}).out;
+  EXPECT_THAT(jobs, ContainsRegex("train +RECOVERING \\(stuck\\) .* - +3 "));
+  const auto json = nlohmann::json::parse(
+      TextOf(RunStatus({.query = Options(Format::kJson)}, kPlain)))["jobs"][0];
+  EXPECT_TRUE(json["step"].is_null());
+  EXPECT_TRUE(json["world_size"].is_null());
 }
 
 TEST_F(QueryTest, OneJobOrOnlyNamesCanBeAskedFor) {

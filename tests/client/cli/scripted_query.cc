@@ -86,6 +86,19 @@ v1::JobStatus ExampleJob() {
   return job;
 }
 
+v1::JobStatus AbsentJob() {
+  v1::JobStatus job = ExampleJob();
+  job.clear_world_size();
+  job.clear_connected_ranks();
+  job.clear_step();
+  job.clear_ranks();
+  job.clear_balancedness();
+  job.clear_balancedness_without_eplb();
+  job.set_state(v1::JOB_STATE_RECOVERING);
+  job.set_waiting_for("the ranks to register");
+  return job;
+}
+
 v1::JobStatus HealthyJob() {
   v1::JobStatus job = ExampleJob();
   job.set_state(v1::JOB_STATE_IDLE);

@@ -36,6 +36,8 @@ Placement ShiftedPlacement(int32_t shift);
 v1::JobStatus ExampleJob();
 // IDLE, its one rank connected, nothing to complain of.
 v1::JobStatus HealthyJob();
+// The daemon has restarted, and no rank has registered since.
+v1::JobStatus AbsentJob();
 
 // True when no line is wider than `width`.
 bool FitsInto(const std::string& text, size_t width);

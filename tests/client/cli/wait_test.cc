@@ -97,9 +97,10 @@ TEST_F(WaitTest, WhatDoesNotComeIsATimeoutThatTellsWhatIs) {
   const Output output = RunWait(Options("version>=4"));
   EXPECT_EQ(output.exit_code, kTimeout);
   EXPECT_EQ(output.out, "");
-  EXPECT_THAT(output.message, HasSubstr("version>=4 is not true after 1s: job train is "
-                                        "PREPARING at step 12345, version 3, balancedness measured "
-                                        "0.7500"));
+  EXPECT_THAT(output.message,
+              HasSubstr("version>=4 is not true after 1s: job train is "
+                        "PREPARING at step 12,345, version 3, balancedness measured "
+                        "0.7500"));
 }
 
 // The second question ends after 5 s, the third has hardly time for an answer.
@@ -110,7 +111,7 @@ TEST_F(WaitTest, WhatWasSeenIsToldWhenTheDaemonNoLongerAnswers) {
   const Output output = RunWait(options);
   EXPECT_EQ(output.exit_code, kTimeout);
   EXPECT_THAT(output.message, Says("version>=4 is not true after 5600ms: job train is PREPARING "
-                                   "at step 12345",
+                                   "at step 12,345",
                                    "; then no answer from 127.0.0.1:"));
 }
 

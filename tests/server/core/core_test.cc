@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "tests/server/core/core_harness.h"
+#include "tests/support/messages.h"
 
 namespace eplb::core {
 namespace {
@@ -30,6 +31,33 @@ TEST(CoreTest, AStoredJobIsToldBeforeAnyRankComes) {
   EXPECT_EQ(view.version(), 4);
   EXPECT_EQ(core.PlacementInForce(kJob)->placement, Exchanged({1}));
   EXPECT_EQ(core.Jobs(absl::UnixEpoch()).size(), 1u);
+  EXPECT_FALSE(view.has_step()) << "no rank has reported one";
+  EXPECT_FALSE(view.has_world_size());
+  EXPECT_EQ(view.shape().num_layers(), 4) << "that of its placement";
+}
+
+TEST(CoreTest, ARunThatEndedBeforeTheDaemonStartedKeepsItsFigures) {
+  StoredJob stored{kJob, 4, 9, Exchanged({1})};
+  stored.end =
+      MessageOf<v1::RunEnd>("ending: RUN_ENDING_FINISHED run_id: 'a' world_size: 3 step: 99");
+  stored.newest_window = MessageOf<v1::Window>(
+      "run_id: 'a' first_step: 90 last_step: 99 coverage: 1 split: 'equal' balancedness: 0.75 "
+      "balancedness_without_eplb: 0.5");
+  const auto view = [&stored] {
+    return *Core(TestConfig(), 0, {stored}, absl::UnixEpoch()).Job(kJob, absl::UnixEpoch());
+  };
+  EXPECT_EQ(view().balancedness(), 0.75);
+  EXPECT_EQ(view().balancedness_without_eplb(), 0.5);
+  EXPECT_FALSE(view().has_balancedness_static());
+  EXPECT_EQ(view().measured_first_step(), 90);
+  EXPECT_EQ(view().last_window_last_step(), 99);
+  EXPECT_EQ(view().coverage(), 1);
+  EXPECT_EQ(view().measured_split(), "equal");
+  EXPECT_EQ(view().not_measured_reason(), "");
+  EXPECT_EQ(view().step(), 99);
+  EXPECT_EQ(view().world_size(), 3);
+  stored.newest_window->set_run_id("b");
+  EXPECT_FALSE(view().has_balancedness()) << "of another run";
 }
 
 TEST(CoreTest, TheViewHasTheRanksStepsAndWhatWasMeasured) {

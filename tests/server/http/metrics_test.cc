@@ -77,7 +77,7 @@ MetricsSnapshot FullSnapshot() {
     balancedness_predicted: 0.875 balancedness_seen: 0.75 prediction_error: 0.0625
     saved_seconds: -2 spent_seconds: 1 coverage: 1 coverage_now: 0.75 step_seconds: 0.5
     stalled: "windows" not_counting_reason: "rank 1 has counted no token since step 0"
-    led_elsewhere: true windows_given_up: 12 run_number: 4 refused_hellos: 9
+    world_size: 4 step: 77 led_elsewhere: true windows_given_up: 12 run_number: 4 refused_hellos: 9
     candidate { registered_ranks: 3 }
     gpu_speeds { gpu: 1 measured: 0.75 in_use: 1 } gpu_speeds { gpu: 2 in_use: 0.5 }
     prediction_counts { within: 3 above: 2 below: 1 } newest_plan { transfers: 120 }
@@ -146,9 +146,9 @@ TEST(MetricsTest, EveryFamilyHasItsNameItsLabelsAndItsValue) {
                             {"predictions_total", ",result=\"above\"", "2"},
                             {"predictions_total", ",result=\"below\"", "1"},
                             {"led_elsewhere", "", "1"},
-                            {"job_ranks", "", "0"},
+                            {"job_ranks", "", "4"},
                             {"job_connected_ranks", "", "0"},
-                            {"job_step", "", "0"},
+                            {"job_step", "", "77"},
                             {"paused", "", "0"},
                             {"job_info", ",policy=\"incremental\",mode=\"apply\"", "1"},
                             {"observed_only", "", "0"},
@@ -299,7 +299,9 @@ TEST(MetricsTest, AForgottenJobHasNoSeries) {
   MetricsSnapshot snapshot = TestSnapshot();
   snapshot.jobs[0].add_layer_balancedness(0.5);
   EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_not_counting{training_job=\"train\"} 0\n"));
-  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_job_ranks{training_job=\"train\"} "));
+  EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("eplb_job_ranks{"))) << "no rank has registered";
+  snapshot.jobs[0].set_world_size(4);
+  EXPECT_THAT(MetricsText(snapshot), HasSubstr("eplb_job_ranks{training_job=\"train\"} 4\n"));
   snapshot.jobs.clear();
   EXPECT_THAT(MetricsText(snapshot), Not(HasSubstr("training_job=")));
 }

@@ -281,6 +281,21 @@ TEST_F(RunnerTest, AnUnknownJobIsNotFound) {
   EXPECT_TRUE(runner_->Readiness().ok());
 }
 
+TEST(StoredWindowsTest, AnEndedRunIsShownWithItsNewestWindow) {
+  std::unique_ptr<Store> store = MakeMemoryStore();
+  core::StoredJob job{.job = "train", .version = 5, .next_version = 6};
+  job.end = MessageOf<v1::RunEnd>("ending: RUN_ENDING_FINISHED run_id: 'a'");
+  ASSERT_TRUE(store->WriteJob(job).ok());
+  const std::vector<StoredWindow> windows = {
+      {"train", MessageOf<v1::Window>("window: 1 run_id: 'a' last_step: 9 balancedness: 0.5")},
+      {"other", MessageOf<v1::Window>("window: 2 run_id: 'a' last_step: 9 balancedness: 0.25")},
+      {"train", MessageOf<v1::Window>("window: 3 run_id: 'a' last_step: 19 balancedness: 0.75")}};
+  ASSERT_TRUE(store->WriteWindows(windows).ok());
+  const v1::JobStatus shown = *(*Runner::Start({}, std::move(store)))->Job("train");
+  EXPECT_EQ(shown.balancedness(), 0.75);
+  EXPECT_EQ(shown.measured_last_step(), 19);
+}
+
 // A runner that finds the job with these plans in its store.
 std::unique_ptr<Runner> RunnerWith(const std::vector<v1::Plan>& plans) {
   std::unique_ptr<Store> store = MakeMemoryStore();

@@ -56,6 +56,23 @@ TEST(AutoDecisionsTest, AGainThatIsFarAboveItsPriceIsTakenAtTheFirstWindow) {
   EXPECT_EQ(job.daemon.View().candidates_size(), plan.candidates_size());
 }
 
+// A write for each window would be too many.
+TEST(AutoDecisionsTest, OfARowOfKeptDecisionsTheNewestIsStoredWhenTheRunEnds) {
+  ConnectedJob job(AutoConfig(10));
+  for (int64_t window = 0; window < 5; ++window) {
+    wire::LoadReport report = TestReport(10 * window, 10 * window + 9);
+    report.counts = LoadMatrix::Constant(4, 6, 100);
+    job.SayAll(report);
+    AnswerAuto(job);
+  }
+  const v1::Plan newest = job.NewestPlan();
+  ASSERT_EQ(newest.result(), v1::PLAN_RESULT_KEPT);
+  ASSERT_EQ(newest.decided_last_step(), 49u);
+  EXPECT_LT(job.daemon.plans().at(1).decided_last_step(), 49u);
+  job.FinishAll();
+  EXPECT_EQ(job.daemon.plans().at(1), newest);
+}
+
 // The parameter is the price of a token: configured, or 0 to measure it from the time of a step.
 class MeasuredBandwidthTest : public ::testing::TestWithParam<double> {};
 INSTANTIATE_TEST_SUITE_P(TokenSeconds, MeasuredBandwidthTest, ::testing::Values(0.0, 1e-3));

@@ -16,8 +16,8 @@ test("seconds have three digits and a unit that fits", () => {
   assert.equal(format.savedText({ saved_seconds: 5, saved_is_assumed: true }), "≈ 5.00 s");
   assert.equal(format.savedText({ saved_seconds: null }), null);
 });
-test("bytes are binary", () => {
-  for (const [value, text] of [[0, "0 B"], [1023, "1023 B"], [1024, "1.00 KiB"], [3 * 2 ** 30, "3.00 GiB"], [null, "–"]]) {
+test("bytes have the units of the command line", () => {
+  for (const [value, text] of [[0, "0 B"], [999, "999 B"], [1000, "1.00 kB"], [329700, "330 kB"], [3e9, "3.00 GB"], [null, "–"]]) {
     assert.equal(format.bytes(value), text);
   }
 });
@@ -27,7 +27,7 @@ test("a balancedness that is not known is a dash, not a zero", () => {
 });
 test("a figure has the form of its unit, its range and its error", () => {
   const cases = [[{ unit: "COUNT" }, 1234, "1,234"], [{ unit: "RATIO" }, 0.8614, "0.861"], [{ unit: "PERCENT" }, 0.5, "50.0 %"], [{ unit: "SECONDS" }, 0.5, "500 ms"],
-    [{ unit: "BYTES" }, 1024, "1.00 KiB"], [{ unit: "UNIX_MICROS" }, 1.5e15, "2017-07-14 02:40:00"], [{ unit: "RATIO" }, null, "–"], [{}, 1234, "1234"], [{}, "idle", "idle"],
+    [{ unit: "BYTES" }, 1024, "1.02 kB"], [{ unit: "UNIX_MICROS" }, 1.5e15, "2017-07-14 02:40:00"], [{ unit: "RATIO" }, null, "–"], [{}, 1234, "1234"], [{}, "idle", "idle"],
     [{}, "", "–"], [{}, [3, 4], "3, 4"], [{}, [], "–"], [{}, { name: "nccl" }, "nccl"], [{}, null, "–"], [{}, true, "yes"], [{}, 0, "0"], [{ zero_is_none: true }, 0, "–"],
     [{ to: "last" }, 10, "10..19"], [{ to: "none" }, 10, "10"], [{ to: "last" }, null, "–"], [{ unit: "RATIO", error: "error" }, 0.8, "0.800 ± 0.030"],
     [{ unit: "RATIO", digits: 4 }, 0.8614, "0.8614"], [{ unit: "PERCENT", digits: 2 }, 0.5, "50.00 %"], [{ unit: "RATIO", error: "none" }, 0.8, "0.800 (computed)"], [{ unit: "RATIO", error: "error" }, null, "–"]];
@@ -45,7 +45,7 @@ const JOB = { state: "IDLE", stuck_seconds: 0, stalled: "", stalled_reason: "", 
 test("trouble comes before figures", () => {
   assert.deepEqual(format.sentence(JOB), { kind: "good", text: "No rebalance in flight" });
   const cases = [[{ state: "QUARANTINE", waiting_for: "an operator" }, "bad", "QUARANTINE"], [{ stalled: "coverage", stalled_reason: "rank 3 is silent" }, "bad", "rank 3 is silent"],
-    [{ stuck_seconds: 90, waiting_for: "rank 2" }, "bad", "Stuck for 1.50 min: rank 2"], [{ connected_ranks: 3 }, "busy", "1 rank of 4 not connected"],
+    [{ stuck_seconds: 90, waiting_for: "rank 2" }, "bad", "Stuck for 1.50 min: waits for rank 2"], [{ connected_ranks: 3 }, "busy", "1 rank of 4 not connected"],
     [{ paused: true, pause_reason: "paused by an operator: for a test" }, "busy", "for a test"], [{ state: "FAILED", end_reason: "rank 1 failed" }, "bad", "rank 1 failed"],
     [{ state: "FINISHED", end_reason: "" }, "ended", "finished at step 99"], [{ balancedness: null }, "good", "No complete load window yet"],
     [{ balancedness: null, not_measured_reason: "no tokens were counted in steps 0..9" }, "good", "no tokens were counted in steps 0..9"],
@@ -55,7 +55,9 @@ test("trouble comes before figures", () => {
     [{ saved_seconds: -1, last_switched_step: null, step_seconds: 1 }, "busy", "than without EPLB"], [{ saved_seconds: -1, state: "FINISHED" }, "ended", "finished"],
     [{ refusal: "rank 0 is older" }, "busy", "A rank was refused"], [{ candidate: { run_id: "b2" }, state: "FINISHED" }, "busy", "A newer run, b2"],
     [{ balancedness_without_eplb: null }, "good", "No rebalance"], [{ worse_reason: "less even than" }, "busy", "less even than"],
-    [{ state: "PREPARING", waiting_for: "rank 3" }, "good", "Rebalancing: waits for rank 3"]];
+    [{ state: "PREPARING", waiting_for: "rank 3" }, "good", "Rebalancing: waits for rank 3"],
+    [{ state: "RECOVERING", waiting_for: "the ranks to register", world_size: null, connected_ranks: 0, step: null }, "busy", "Waits for the ranks to register"],
+    [{ policy: { mode: "observe" } }, "good", "No rebalance in flight; observes only"]];
   for (const [change, kind, text] of cases) {
     const shown = format.sentence({ ...JOB, ...change });
     assert.equal(shown.kind, kind);
