@@ -126,8 +126,7 @@ std::string ToText(const std::vector<Check>& checks, bool all, const Terminal& t
 Output RunDoctor(const DoctorOptions& options, const Terminal& terminal) {
   std::vector<Check> checks;
   if (!options.run.empty()) {
-    EPLB_ASSIGN_OR_RETURN(Check check, AsUsage(CheckRun(options.run)));
-    checks.push_back(std::move(check));
+    EPLB_ASSIGN_OR_RETURN(checks, AsUsage(CheckRun(options.run)));
   } else {
     EPLB_ASSIGN_OR_RETURN(checks, AskAll(options));
   }

@@ -33,18 +33,13 @@ Verdict CheckState(const v1::JobStatus& job) {
     return Failed(detail);
   }
   // The job was restored from the store, and no rank has come back.
-  if (job.stuck_seconds() > 0 && job.connected_ranks() == 0 &&
-      job.ending() == v1::RUN_ENDING_UNSPECIFIED) {
-    absl::StrAppend(&detail,
-                    "; no rank is connected: start the job again, or end it with eplbctl forget");
-    return Failed(detail);
-  }
+  if (const std::string advice = StuckAdvice(job); !advice.empty()) return Failed(detail, advice);
   // The daemon reports when one of its configured deadlines is long past.
   if (job.stuck_seconds() > 0) {
     absl::StrAppend(&detail, "; that is more than three times its deadline");
     return Warning(detail);
   }
-  return Passed(detail);
+  return IsAbsent(job) ? Warning(detail) : Passed(detail);
 }
 
 template <class Predicate>
@@ -129,7 +124,7 @@ Verdict CheckAgreement(const v1::JobStatus& job) {
                          job.state() == v1::JOB_STATE_RECOVERING;
   return Verdict{
       switching ? Result::kWarning : Result::kFailed,
-      absl::StrCat("version ", job.version(), " is in force, ", others, " run another one")};
+      absl::StrCat("version ", job.version(), " is current, ", others, " run another one")};
 }
 
 Verdict CheckActivePlacement(const v1::JobStatus& job,
@@ -144,7 +139,7 @@ Verdict CheckActivePlacement(const v1::JobStatus& job,
   const bool same_version = static_cast<int64_t>(job.version()) == placement->version;
   if (same_version && told != job.digest()) {
     return Failed("the maps of version ", job.version(), " have the digest ", digest.Hex(),
-                  ", which is not the one in force");
+                  ", which is not the digest of that version");
   }
   return Passed("version ", placement->version, " is valid, its digest ",
                 digest.Hex().substr(0, 12), " is that of its maps");
@@ -275,6 +270,20 @@ Verdict CheckEndpoint(const EndpointAnswer& answer) {
   return answer.trouble.empty() ? Passed(detail) : Failed(detail, "; ", answer.trouble);
 }
 
+// A log that was cut off could hide a broken promise. Those of a run that died have no stop.
+Verdict CheckStops(const RunLogs& run) {
+  std::vector<std::string> cut;
+  for (const RankHistory& history : run.histories) {
+    const HistoryRecord& last = history.records.back();
+    if (last.kind == HistoryRecord::Kind::kStop) continue;
+    cut.push_back(absl::StrCat("rank ", history.rank.value, "'s log ends at step ",
+                               std::max(last.step, last.last_step), " without a stop"));
+  }
+  if (cut.empty()) return Passed("every log ends with a stop");
+  return Warning(cut.front(),
+                 cut.size() == 1 ? "" : absl::StrCat("; so do ", cut.size() - 1, " more logs"));
+}
+
 Check Named(const std::string& scope, const char* name, Verdict verdict) {
   return {scope, name, verdict.result, std::move(verdict.detail)};
 }
@@ -325,21 +334,26 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
   };
   add("state", CheckState(job));
   add("run", CheckRun(job));
-  add("ranks", CheckRanks(job));
-  add("agreement", CheckAgreement(job));
+  // Without a rank, `state` is the one finding: the other checks would all repeat it.
+  const bool is_absent = IsAbsent(job);
+  if (!is_absent) {
+    add("ranks", CheckRanks(job));
+    add("agreement", CheckAgreement(job));
+  }
   add("placement", CheckActivePlacement(job, placement));
-  if (!HasEnded(job)) {
+  const bool has_ranks = !HasEnded(job) && !is_absent;
+  if (has_ranks) {
     add("reports", CheckReports(job));
     if (job.has_coverage()) add("tokens", CheckTokens(job));
     if (job.engine().empty()) {
       add("library", CheckLibraries(job));
       for (Check& check : CheckTransport(job)) checks.push_back(std::move(check));
     }
-    add("mode", CheckMode(job));
   }
+  if (!HasEnded(job)) add("mode", CheckMode(job));
   add("decisions", CheckPlans(job, plans));
-  if (!HasEnded(job) || !job.stalled().empty()) add("balancing", CheckBalancing(job));
-  if (!HasEnded(job)) add("gain", CheckGain(job));
+  if (has_ranks || !job.stalled().empty()) add("balancing", CheckBalancing(job));
+  if (has_ranks) add("gain", CheckGain(job));
   add("saved", CheckSaved(job));
   if (job.has_candidate()) add("candidate", CheckCandidate(job));
   // A refusal that lasts stalls the job; other refused ranks came back later.
@@ -347,14 +361,16 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
   return checks;
 }
 
-absl::StatusOr<Check> CheckRun(const std::string& directory) {
+absl::StatusOr<std::vector<Check>> CheckRun(const std::string& directory) {
   EPLB_ASSIGN_OR_RETURN(const RunLogs run, ReadRunLogs(directory));
   const std::vector<std::string> broken = FindViolations(run.histories, RecordsOf(run.placements));
-  return Named(directory, "invariants",
-               broken.empty() ? Passed("no promise is broken in the logs of ",
-                                       Counted(std::ssize(run.histories), "rank"))
-                              : Failed(Counted(std::ssize(broken), "violation"),
-                                       ", the first: ", broken.front()));
+  return std::vector<Check>{
+      Named(directory, "invariants",
+            broken.empty() ? Passed("no promise is broken in the logs of ",
+                                    Counted(std::ssize(run.histories), "rank"))
+                           : Failed(Counted(std::ssize(broken), "violation"),
+                                    ", the first: ", broken.front())),
+      Named(directory, "stops", CheckStops(run))};
 }
 
 }  // namespace eplb::cli

@@ -62,9 +62,9 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
                             const absl::StatusOr<wire::PlacementBody>& placement,
                             const v1::ListPlansResponse& plans);
 
-// Checks the ranks' own logs in `directory` with the validator of the protocol's promises. errors:
-// those of ReadRunLogs.
-absl::StatusOr<Check> CheckRun(const std::string& directory);
+// Checks the ranks' own logs in `directory` with the validator of the protocol's promises, and
+// whether each ends with a stop. errors: those of ReadRunLogs.
+absl::StatusOr<std::vector<Check>> CheckRun(const std::string& directory);
 
 // ---- the transport of expert rows
 

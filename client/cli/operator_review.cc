@@ -53,6 +53,8 @@ Brakes BrakesBefore(const std::vector<LoggedEvent>& events) {
   return brakes;
 }
 
+double SecondsOf(const LoggedEvent& event) { return static_cast<double>(event.unix_micros) * 1e-6; }
+
 // The newest step that had begun at that time; -1: none.
 int64_t StepAt(const RunReport& report, double unix_seconds) {
   const auto after = std::upper_bound(report.steps.begin(), report.steps.end(), unix_seconds,
@@ -65,6 +67,16 @@ int64_t StepAt(const RunReport& report, double unix_seconds) {
 double EndOf(const RunReport& report) {
   if (report.steps.empty()) return report.began_at;
   return report.began_at + report.steps.back().began + report.steps.back().seconds;
+}
+
+// Returns the first step all of whose changes are in the log; 0: all of the run's are. A short list
+// of events begins during the run.
+int64_t FirstCovered(const RunReport& report, const std::vector<LoggedEvent>& events) {
+  constexpr double kRegisters = 60;  // seconds within which the daemon records a run's start
+  if (events.empty()) return std::ssize(report.steps);
+  const double since = SecondsOf(events.front()) - report.began_at;
+  if (since <= 0 || (events.front().name == "run_started" && since < kRegisters)) return 0;
+  return StepAt(report, SecondsOf(events.front())) + 1;
 }
 
 // Steps [first, last] ran with these brakes on.
@@ -89,10 +101,11 @@ OperatorReview ReviewOperators(const RunReport& report, const std::optional<Logg
   const auto num_steps = std::ssize(report.steps);
   review.decided.assign(static_cast<size_t>(num_steps), true);
   if (!events.has_value() || report.began_at <= 0) return review;
+  review.changes.set_first_step(FirstCovered(report, events->events));
   Brakes brakes = BrakesBefore(events->events);
   int64_t first = 0;  // the first step with these brakes
   for (const LoggedEvent& event : events->events) {
-    const double time = static_cast<double>(event.unix_micros) * 1e-6;
+    const double time = SecondsOf(event);
     if (time > EndOf(report)) break;
     if (!IsChange(event)) continue;
     const int64_t step = StepAt(report, time);

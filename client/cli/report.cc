@@ -141,7 +141,7 @@ Output RunReportCommand(const ReportOptions& options, const Terminal& terminal) 
   if (options.query.format == Format::kTrace) return TraceOf(options);
   EPLB_ASSIGN_OR_RETURN(RunDirectory run, AsUsage(ReadRunDirectory(options.directory)));
   if (!options.events.empty()) {
-    EPLB_ASSIGN_OR_RETURN(run.events, AsUsage(ReadEventsFile(options.events)));
+    EPLB_ASSIGN_OR_RETURN(run.events, AsUsage(ReadEventsFile(options.events, run.report.job)));
   }
   EPLB_ASSIGN_OR_RETURN(v1::RunReview review, AsUsage(ReviewRun(run, options.window_steps)));
   CheckLeastFigures(options, review);
@@ -170,7 +170,7 @@ void AddReport(const Flags& root) {
   AddFraction(flags, "--min-gain", options.min_gain,
               "Fail if the balancedness gained over that without EPLB is lower");
   flags.Text("--events", "FILE", options.events,
-             "Audit log, from `eplbctl get events -o json` [DIR/events.json]");
+             "Audit log, from `eplbctl get events --limit 1000 -o json` [DIR/events.json]");
   flags.Text("--out", "FILE", options.out, "Write the report as JSON to this file");
   flags.Text("--html", "FILE", options.html,
              "Write the web page of the run to this file, for a browser without a daemon");

@@ -158,7 +158,7 @@ std::string Comparison(const v1::RunReview& review, const Terminal& terminal) {
 
 std::string Decisions(const v1::RunReview& review, const Terminal& terminal) {
   std::string text = absl::StrCat(Title("Decisions", terminal), ": promised and measured\n");
-  if (review.decisions().empty()) return text + "none was put in force\n";
+  if (review.decisions().empty()) return text + "none was carried out\n";
   std::vector<const google::protobuf::Message*> plans;
   for (const v1::RunDecision& one : review.decisions()) plans.push_back(&one.plan());
   // All are committed, and their switches have a column of their own.
@@ -180,7 +180,7 @@ std::string Decisions(const v1::RunReview& review, const Terminal& terminal) {
           std::string(SplitsBatches(review)
                           ? "Balancedness of summed loads, against each step's fullest GPU."
                           : "Balancedness of summed loads.") +
-              " measured: on the steps that were decided on; computed: of the new placement on "
+              " measured: on the steps that the decision covers; computed: of the new placement on "
               "the same load; until next: measured from the switch to the next one. "
               "pause: longest of any rank.",
           terminal, 0),
@@ -200,8 +200,17 @@ std::string Operators(const v1::RunReview& review, const Terminal& terminal) {
                        terminal, 0);
   }
   const auto& actions = review.operators().actions();
-  if (actions.empty()) return title + "changed nothing\n";
   std::string text = title;
+  if (const int64_t first = review.operators().first_step(); first > 0) {
+    const std::string begin = first < review.steps()
+                                  ? absl::StrCat("before step ", first, ", where it begins")
+                                  : std::string("in any step of the run");
+    text += Paragraph(absl::StrCat("The audit log does not show what was changed ", begin,
+                                   "; eplbctl get events --limit 1000 gives more of it"),
+                      terminal);
+  } else if (actions.empty()) {
+    text += "changed nothing\n";
+  }
   for (const v1::OperatorAction& action : actions) {
     std::string line =
         action.step() < 0 ? "before step 0" : absl::StrCat("after step ", action.step());

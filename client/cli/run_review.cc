@@ -301,11 +301,6 @@ absl::StatusOr<v1::RunDecision> DecisionOf(const RunDirectory& run,
   const SwitchRecord& change = chunks.front();
   const auto first = PlacedAt(run, change.version);
   const auto last = PlacedAt(run, chunks.back().version);
-  if (first == run.placements.begin() || first == run.placements.end() ||
-      last == run.placements.end()) {
-    return InvalidInput("run.json switched to version ", change.version,
-                        ", expected placements.jsonl to have it and one before it");
-  }
   v1::RunDecision decision;
   v1::Plan& plan = *decision.mutable_plan();
   plan.set_plan(change.decision);
@@ -336,8 +331,7 @@ absl::StatusOr<v1::RunDecision> DecisionOf(const RunDirectory& run,
   return decision;
 }
 
-// placements: those of run.placements. errors: InvalidArgument if a switch has no placement in
-// placements.jsonl, or steps lie outside the run.
+// placements: those of run.placements. errors: InvalidArgument if steps are outside the run.
 absl::Status ReviewDecisions(const RunDirectory& run, const std::vector<RunPlacement>& placements,
                              v1::RunReview& review) {
   const std::vector<std::vector<SwitchRecord>> chunks = ByDecision(run.report.switches);

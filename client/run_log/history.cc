@@ -197,7 +197,7 @@ class RankCheck {
     CheckNextStep(did, record, record.step);
     next_step_ = After(record.last_step);
     if (running_.has_value() && *running_ != std::pair(record.version, record.digest)) {
-      Report(did, " while ", Name(running_->first, running_->second), " was in force");
+      Report(did, " while ", Name(running_->first, running_->second), " was current");
     }
     if (!recorded_.superseded.contains(record.run_id) &&
         !recorded_.digests.contains(record.digest.bytes) &&

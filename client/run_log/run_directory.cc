@@ -5,10 +5,13 @@
 #include <filesystem>
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/strip.h"
 
 #include "base/errors.h"
 #include "base/files.h"
+#include "base/foreign_text.h"
 #include "base/json_value.h"
 #include "base/status_macros.h"
 #include "client/cli/formats/load_file.h"
@@ -22,12 +25,16 @@ std::string HistoryPath(const std::string& directory, int32_t rank) {
   return absl::StrCat(directory, "/rank-", rank, ".jsonl");
 }
 
-// Returns the number of ranks with a log, from 0 on; at least 1, because rank 0 must have one.
+// Returns the highest rank with a log, plus 1; at least 1, because rank 0 must have one.
 int32_t CountLogs(const std::string& directory) {
   int32_t count = 1;
   std::error_code error;
-  while (count < kMaxRunRanks && std::filesystem::exists(HistoryPath(directory, count), error)) {
-    ++count;
+  for (const auto& entry : std::filesystem::directory_iterator(directory, error)) {
+    const std::string name = entry.path().filename().string();
+    absl::string_view number = name;
+    int32_t rank = 0;
+    if (!absl::ConsumePrefix(&number, "rank-") || !absl::ConsumeSuffix(&number, ".jsonl")) continue;
+    if (absl::SimpleAtoi(number, &rank) && rank < kMaxRunRanks) count = std::max(count, rank + 1);
   }
   return count;
 }
@@ -114,17 +121,50 @@ absl::StatusOr<std::optional<LoggedAccount>> ReadAccount(const std::string& path
   return account;
 }
 
+// Checks what the reports of a run assume of its files together.
+absl::Status CheckTogether(const std::string& directory, const RunDirectory& run) {
+  const std::string path = directory + "/placements.jsonl";
+  const std::vector<LoggedPlacement>& placements = run.placements;
+  if (placements.empty()) return InvalidInput(path, ": has no record");
+  if (placements.front().step != 0) {
+    return InvalidInput(path, ": its first placement begins at step ", placements.front().step,
+                        ", expected 0");
+  }
+  for (const LoggedPlacement& placement : placements) {
+    if (placement.decided_last_step < std::ssize(run.step_loads)) continue;
+    return InvalidInput(directory, "/loads.jsonl: has ", run.step_loads.size(),
+                        " steps, the decision on version ", placement.version,
+                        " of placements.jsonl covers steps up to ", placement.decided_last_step);
+  }
+  for (const SwitchRecord& change : run.report.switches) {
+    const auto found = std::ranges::find(placements, change.version, &LoggedPlacement::version);
+    if (found != placements.begin() && found != placements.end()) continue;
+    return InvalidInput(path, ": lacks version ", change.version,
+                        " or its predecessor, and run.json has a switch to it");
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
-absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path) {
+absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path, const std::string& job) {
   EPLB_ASSIGN_OR_RETURN(const std::string text, ReadRegularFile(path));
   EPLB_ASSIGN_OR_RETURN(const wire::JsonValue document, InFile(path, wire::ParseJson(text)));
-  return InFile(path, EventsFrom(document));
+  EPLB_ASSIGN_OR_RETURN(LoggedEvents events, InFile(path, EventsFrom(document)));
+  if (events.job == job) return events;
+  return InvalidInput(path, ": is the audit log of job ", Printable(events.job),
+                      ", the run is of job ", Printable(job));
 }
 
 absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory) {
   RunLogs logs;
-  EPLB_ASSIGN_OR_RETURN(logs.histories, ReadHistories(directory, CountLogs(directory)));
+  int32_t world_size = CountLogs(directory);
+  std::error_code error;
+  if (const std::string path = directory + "/run.json"; std::filesystem::exists(path, error)) {
+    EPLB_ASSIGN_OR_RETURN(const RunReport report, ReadRunReport(path));
+    world_size = report.world_size;
+  }
+  EPLB_ASSIGN_OR_RETURN(logs.histories, ReadHistories(directory, world_size));
   EPLB_ASSIGN_OR_RETURN(logs.placements, ReadPlacementsLog(directory + "/placements.jsonl"));
   return logs;
 }
@@ -160,13 +200,14 @@ absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory) {
   EPLB_ASSIGN_OR_RETURN(run.placements, ReadPlacementsLog(directory + "/placements.jsonl"));
   const std::string events = directory + "/events.json";
   if (std::filesystem::exists(events, error)) {
-    EPLB_ASSIGN_OR_RETURN(run.events, ReadEventsFile(events));
+    EPLB_ASSIGN_OR_RETURN(run.events, ReadEventsFile(events, run.report.job));
   }
   const std::string job = directory + "/job.json";
   if (std::filesystem::exists(job, error)) {
     EPLB_ASSIGN_OR_RETURN(run.account, ReadAccount(job));
   }
   EPLB_ASSIGN_OR_RETURN(run.step_loads, ReadStepLoads(directory + "/loads.jsonl"));
+  EPLB_RETURN_IF_ERROR(CheckTogether(directory, run));
   return run;
 }
 

@@ -18,16 +18,17 @@ namespace eplb {
 
 // Logs of a run that may have died, which the validator needs.
 struct RunLogs {
-  std::vector<RankHistory> histories;       // rank-R.jsonl from rank 0 on, as many as exist
+  std::vector<RankHistory> histories;       // rank-R.jsonl, by rank
   std::vector<LoggedPlacement> placements;  // placements.jsonl
 };
 
-// errors, beginning with the file: NotFound without rank-0.jsonl or placements.jsonl;
+// Reads the logs of all ranks of run.json; without it, of those up to the highest one with a log.
+// errors, beginning with the file: NotFound if one of these or placements.jsonl is missing;
 // InvalidArgument if one is unreadable.
 absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory);
 
-// Reads rank-R.jsonl from rank 0 on, as many as exist. errors, beginning with the file: NotFound
-// without rank-0.jsonl; InvalidArgument naming line and key.
+// Reads rank-R.jsonl up to the highest rank that has one. errors, beginning with the file: NotFound
+// if one is missing; InvalidArgument naming line and key.
 absl::StatusOr<std::vector<RankTimeline>> ReadTimelines(const std::string& directory);
 
 // Returns the parts of placements.jsonl that the validator uses.
@@ -49,8 +50,9 @@ struct LoggedEvents {
   std::vector<LoggedEvent> events;  // oldest first
 };
 
-// errors, beginning with the path: NotFound; InvalidArgument naming the key.
-absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path);
+// Reads the audit log of `job`. errors, beginning with the path: NotFound; InvalidArgument naming
+// the key, or the other job whose log it is.
+absl::StatusOr<LoggedEvents> ReadEventsFile(const std::string& path, const std::string& job);
 
 // The time that the run's job saved, as its daemon knew in the end; over all runs of the job.
 struct LoggedAccount {
@@ -71,7 +73,8 @@ struct RunDirectory {
 };
 
 // errors, beginning with the file: NotFound or InvalidArgument if one is missing or unreadable,
-// ranks are not 0..R-1, or loads.jsonl does not have one line per step from step 0 on.
+// ranks are not 0..R-1, or loads.jsonl does not have one line per step from step 0 on;
+// InvalidArgument if loads.jsonl or placements.jsonl lacks what another file refers to.
 absl::StatusOr<RunDirectory> ReadRunDirectory(const std::string& directory);
 
 }  // namespace eplb

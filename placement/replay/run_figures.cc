@@ -27,8 +27,8 @@ absl::Status CheckOrder(std::span<const RunPlacement> placements, int64_t num_st
       return InvalidInput("placement ", i, " has another shape than the first");
     }
     if (placements[i].decided_last_step >= num_steps) {
-      return InvalidInput("placement ", i, " was decided on step ", placements[i].decided_last_step,
-                          ", the run has ", num_steps);
+      return InvalidInput("placement ", i, " covers steps up to ", placements[i].decided_last_step,
+                          ", the run has ", num_steps, " steps");
     }
   }
   return absl::OkStatus();

@@ -117,6 +117,11 @@ TEST_F(DoctorTest, LogsOfARunAreCheckedByTheValidator) {
                                 "\n");
   Write("rank-0.jsonl", log(0));
   EXPECT_EQ(RunDoctor(options, kPlain).exit_code, kOk) << RunDoctor(options, kPlain).out;
+  EXPECT_THAT(RunDoctor(options, kPlain).out,
+              HasSubstr("stops: rank 0's log ends at step 9 without"));
+  Write("rank-0.jsonl",
+        log(0) + R"({"event":"stop","rank":0,"run_id":"a","step":9})" + std::string("\n"));
+  EXPECT_THAT(RunDoctor(options, kPlain).out, HasSubstr("every log ends with a stop"));
   Write("rank-0.jsonl", log(4));
   EXPECT_EQ(RunDoctor(options, kPlain).exit_code, kConditionNotMet);
   options.run = Path("nowhere");

@@ -259,6 +259,19 @@ TEST_F(ChecksTest, AJobWhoseRanksNeverCameBackFails) {
   EXPECT_THAT(One("state"), Is(Result::kFailed, HasSubstr("eplbctl forget")));
 }
 
+TEST_F(ChecksTest, AJobWithoutARankSinceTheDaemonStartedHasOneFinding) {
+  job_ = AbsentJob();
+  const auto findings = [this] {
+    const std::vector<Check> checks = CheckJob(job_, Body(), {});
+    return std::ranges::count_if(checks, [](auto& one) { return one.result != Result::kOk; });
+  };
+  EXPECT_THAT(One("state"), Is(Result::kWarning, HasSubstr("waits for the ranks to register")));
+  EXPECT_EQ(findings(), 1);
+  job_.set_stuck_seconds(200);
+  EXPECT_THAT(One("state"), Is(Result::kFailed, HasSubstr("eplbctl forget")));
+  EXPECT_EQ(findings(), 1);
+}
+
 TEST_F(ChecksTest, APauseOfTheDaemonsOwnAfterItLostItsStoreFails) {
   job_.set_paused(true);
   job_.set_pause_reason("paused by ann");

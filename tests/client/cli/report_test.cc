@@ -257,8 +257,20 @@ TEST(ReportTextTest, StepsThatDoNotLastInProportionToTheirLoadHaveNoSpeedUp) {
 TEST(ReportTextTest, WithoutEventsTheReportSaysThatPausesAreNotKnown) {
   RunDirectory run = SmallRun({{.step = 5}});
   EXPECT_THAT(TextOf(run), HasSubstr("known to the daemon alone"));
-  run.events = LoggedEvents{"demo", {}};
+  run.events = LoggedEvents{"demo", {EventAt(run, 1, "run_started")}};
   EXPECT_THAT(TextOf(run), AllOf(HasSubstr("changed nothing"), Not(HasSubstr("daemon alone"))));
+}
+
+TEST(ReportTextTest, ALogThatBeginsDuringTheRunIsNotCalledWithoutChanges) {
+  RunDirectory run = SmallRun({{.step = 5}});
+  run.events = LoggedEvents{"demo", {EventAt(run, 3, "kept")}};
+  EXPECT_THAT(TextOf(run), AllOf(HasSubstr("does not show what was changed before step 4"),
+                                 Not(HasSubstr("changed nothing"))));
+  run.events = LoggedEvents{"demo", {EventAt(run, 3, "pause")}};
+  EXPECT_THAT(TextOf(run), AllOf(HasSubstr("before step 4, where it begins"),
+                                 HasSubstr("after step 3: pause by")));
+  run.events = LoggedEvents{"demo", {}};
+  EXPECT_THAT(TextOf(run), HasSubstr("does not show what was changed in any step of the run"));
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ TEST(FindViolationsTest, SwitchWithoutACommit) {
     job.Log(rank).erase(job.Log(rank).begin() + kCommitA);
   }
   const std::string rest =
-      absl::StrCat(" ran steps 16..20 under ", Name(2), " while ", Name(1), " was in force");
+      absl::StrCat(" ran steps 16..20 under ", Name(2), " while ", Name(1), " was current");
   EXPECT_THAT(job.Violations(),
               ElementsAre(absl::StrCat("rank 0", rest), absl::StrCat("rank 1", rest)));
 }

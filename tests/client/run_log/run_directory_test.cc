@@ -288,7 +288,7 @@ TEST_F(EventsFileTest, EventsAreReadOldestFirstWhateverTheirOrder) {
     {"sequence":8,"unix_micros":100,"time":"x","job":"demo","name":"pause","version":3,"reason":"tea",
      "actor":"uid 0 (root)","before":"not paused","after":"paused: tea"}]
 })json");
-  const auto events = ReadEventsFile(path);
+  const auto events = ReadEventsFile(path, "demo");
   ASSERT_TRUE(events.ok()) << events.status();
   EXPECT_EQ(events->job, "demo");
   ASSERT_EQ(events->events.size(), 2u);
@@ -299,7 +299,7 @@ TEST_F(EventsFileTest, EventsAreReadOldestFirstWhateverTheirOrder) {
 }
 
 TEST_F(EventsFileTest, AJobWithoutEventsHasNone) {
-  EXPECT_TRUE(ReadEventsFile(Write("e", R"({"job":"demo","events":[]})"))->events.empty());
+  EXPECT_TRUE(ReadEventsFile(Write("e", R"({"job":"demo","events":[]})"), "demo")->events.empty());
 }
 
 TEST_F(EventsFileTest, WhatIsMissingIsNamedWithTheFile) {
@@ -308,14 +308,88 @@ TEST_F(EventsFileTest, WhatIsMissingIsNamedWithTheFile) {
       {R"({"events":[]})", "job is missing"},
       {R"({"job":"a"})", "events is missing or not an array"},
       {R"({"job":"a","events":[1]})", "events is no array of objects"},
-      {R"({"job":"a","events":[{"sequence":1}]})", "events[0]: unix_micros is missing"}};
+      {R"({"job":"a","events":[{"sequence":1}]})", "events[0]: unix_micros is missing"},
+      {R"({"job":"a","events":[]})", "is the audit log of job a, the run is of job demo"}};
   for (const auto& [text, expected] : cases) {
     const std::string path = Write("events.json", text);
-    const std::string message(ReadEventsFile(path).status().message());
+    const std::string message(ReadEventsFile(path, "demo").status().message());
     EXPECT_THAT(message, HasSubstr(expected));
     EXPECT_EQ(message.find(path), 0u) << message;
   }
-  EXPECT_EQ(ReadEventsFile(Path("none")).status().code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(ReadEventsFile(Path("none"), "demo").status().code(), absl::StatusCode::kNotFound);
+}
+
+// Two ranks, three steps, one switch after step 1.
+class RunDirectoryTest : public FilesTest {
+ protected:
+  void SetUp() override {
+    FilesTest::SetUp();
+    RunReport report;
+    report.job = "demo";
+    report.world_size = 2;
+    report.switches = {{.step = 1, .version = 1, .decided_first_step = 0, .decided_last_step = 1}};
+    ASSERT_TRUE(WriteRunReport(report, Path("run.json")).ok());
+    for (const char* rank : {"0", "1"}) {
+      const std::string from = std::string(R"(","rank":)") + rank + R"(,"run_id":"a","step":)";
+      Write(std::string("rank-") + rank + ".jsonl",
+            R"({"event":"start)" + from + R"(0,"version":0,"digest":")" + std::string(64, '0') +
+                "\"}\n" + R"({"event":"stop)" + from + "2}\n");
+    }
+    WriteLoads(3);
+    Write("placements.jsonl", PlacementLine(0, 0) + PlacementLine(2, 1));
+  }
+  void WriteLoads(int steps) const {
+    std::string text;
+    for (int step = 0; step < steps; ++step) {
+      const std::string number = std::to_string(step);
+      text += R"({"first_step":)" + number + R"(,"last_step":)" + number +
+              R"(,"load":[[1,2]]})"
+              "\n";
+    }
+    Write("loads.jsonl", text);
+  }
+  static std::string PlacementLine(int64_t step, int64_t version) {
+    const Placement placement = Placement::Static(
+        *Topology::Make({.num_layers = 1, .num_experts = 2, .num_slots = 2, .num_gpus = 2}));
+    return PlacementsLogLine({.step = step,
+                              .version = version,
+                              .digest = DigestOf(placement),
+                              .placement = placement,
+                              .decided_first_step = 0,
+                              .decided_last_step = version == 0 ? -1 : 1}) +
+           "\n";
+  }
+  std::string Refusal() const { return std::string(ReadRunDirectory(Path("")).status().message()); }
+};
+
+TEST_F(RunDirectoryTest, AFileThatLacksWhatAnotherOneRefersToIsNamed) {
+  EXPECT_EQ(Refusal(), "");
+  WriteLoads(1);
+  EXPECT_EQ(Refusal(), Path("") +
+                           "/loads.jsonl: has 1 steps, the decision on version 1 of "
+                           "placements.jsonl covers steps up to 1");
+  WriteLoads(3);
+  const std::pair<std::string, const char*> cases[] = {
+      {"", "has no record"},
+      {PlacementLine(2, 1), "its first placement begins at step 2, expected 0"},
+      {PlacementLine(0, 0), "lacks version 1 or its predecessor, and run.json has a switch to it"},
+      {PlacementLine(0, 1), "lacks version 1 or its predecessor, and run.json has a switch to it"}};
+  for (const auto& [text, expected] : cases) {
+    Write("placements.jsonl", text);
+    EXPECT_EQ(Refusal(), Path("") + "/placements.jsonl: " + expected);
+  }
+}
+
+TEST_F(RunDirectoryTest, TheLogsOfAllRanksAreReadOrTheMissingOneIsNamed) {
+  EXPECT_EQ(ReadRunLogs(Path(""))->histories.size(), 2U);
+  std::filesystem::remove(Path("rank-1.jsonl"));
+  const auto refusal = [this] { return std::string(ReadRunLogs(Path("")).status().message()); };
+  EXPECT_THAT(refusal(), HasSubstr("/rank-1.jsonl")) << "run.json has two ranks";
+  std::filesystem::remove(Path("run.json"));
+  EXPECT_EQ(ReadRunLogs(Path(""))->histories.size(), 1U);
+  Write("rank-2.jsonl", "");
+  EXPECT_THAT(refusal(), HasSubstr("/rank-1.jsonl")) << "rank 2 has a log";
+  EXPECT_THAT(std::string(ReadTimelines(Path("")).status().message()), HasSubstr("/rank-1.jsonl"));
 }
 
 }  // namespace

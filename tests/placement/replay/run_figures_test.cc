@@ -127,7 +127,7 @@ TEST(RunFiguresTest, DisorderIsRefused) {
   EXPECT_THAT(refusal(StaticThenEven(0), 4), HasSubstr("placement 1 begins at step 0"));
   placements = StaticThenEven(6);
   placements[1].decided_last_step = kSteps;
-  EXPECT_THAT(refusal(placements, 4), HasSubstr("was decided on step 12"));
+  EXPECT_THAT(refusal(placements, 4), HasSubstr("covers steps up to 12"));
   EXPECT_NE(refusal(StaticThenEven(6), 0), "");
 }
 
