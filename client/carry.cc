@@ -50,8 +50,8 @@ std::string Named(std::span<const LayerId> layers) {
 absl::Status Client::Impl::CheckNotCarried(const char* name) const {
   if (!shown_.is_carried()) return absl::OkStatus();
   return FailedPrecondition(name, ": the rows of the experts were carried to placement ",
-                            shown_.row_view().digest, ", version ", running().version,
-                            " is in force; carry them back first");
+                            shown_.row_view().digest, ", the current version is ",
+                            running().version, "; carry them back first");
 }
 
 absl::StatusOr<Placement> Client::Impl::TargetOf(
@@ -93,8 +93,9 @@ absl::Status Client::Impl::AgreeOnCarry(const Digest& target, const absl::Status
   const std::vector<int64_t>& found = *least;
   EPLB_RETURN_IF_ERROR(mine);
   if (found[0] != kNoRank) {
-    return FailedPrecondition("carry: rank ", found[0],
-                              " cannot carry its rows, and its error tells why; nothing was moved");
+    return FailedPrecondition(
+        "carry: rank ", found[0],
+        " cannot carry its rows, and its error has the reason; nothing was moved");
   }
   if (found[3] != -found[4]) return NameDifference("the next step", next_step_, found[3]);
   if (found[1] != -found[2]) return NameDifference("the placement", bits, found[1]);

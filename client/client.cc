@@ -42,7 +42,7 @@ absl::Status TellOthers(const ClientOptions& options, bool disabled, const absl:
   const bool is_rank = options.rank >= 0 && options.rank < options.world_size;
   if (!is_rank || options.world_size == 1 || all_gather == nullptr) return error;
   LogLine(absl::StrCat("rank ", options.rank, ": ", error.message(),
-                       "; the other ranks are told, which takes until they have come"));
+                       "; the other ranks get this error once they have connected"));
   const StartRound round{.what = "start", .mine = FieldsOf(options, disabled), .error = error};
   (void)RunStartRound(round, options.rank, options.world_size, all_gather);
   return error;

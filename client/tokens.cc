@@ -71,8 +71,9 @@ absl::Status CheckSplit(const PlacementView& placement, const SplitSlots& to) {
     return InvalidInput("split.own has ", to.own.size(), " quotas, expected ", placement.num_slots);
   }
   if (to.version == placement.version) return absl::OkStatus();
-  return FailedPrecondition("the split is of placement version ", to.version, ", version ",
-                            placement.version, " is in force: split this batch again");
+  return FailedPrecondition("the split is of placement version ", to.version,
+                            ", the current version is ", placement.version,
+                            ": split this batch again");
 }
 
 // The slots of each expert of a layer, in the order of replica rank.
@@ -124,7 +125,7 @@ absl::Status ArraysInMemory::Check(const char* name, const void* array) {
   if (array == nullptr || known_.contains(array)) return absl::OkStatus();
   EPLB_ASSIGN_OR_RETURN(const RowMemory found, FindMemoryOf({}, {{name, array}}));
   if (found.device != memory_.device) {
-    return InvalidInput(name, " lies in ", found.Text(), ", expected ", memory_.Text(),
+    return InvalidInput(name, " is in ", found.Text(), ", expected ", memory_.Text(),
                         ", where the tables are");
   }
   if (known_.size() == kMostKnown) known_.clear();
@@ -194,7 +195,7 @@ absl::Status RouteBySplit(const PlacementView& placement, const cuda::CountArgs&
     EPLB_ASSIGN_OR_RETURN(const RowMemory memory, FindMemoryOf(choices, {{"slots", to.slots}}));
     if (memory.device.has_value()) {
       return FailedPrecondition(
-          "choices.expert_ids lies in ", memory.Text(),
+          "choices.expert_ids is in ", memory.Text(),
           ", route_split takes host memory; count_for and route_from split on a GPU");
     }
   }

@@ -60,7 +60,7 @@ ParsedOptions ParseOptions(int argc, const char* const* argv, const std::string&
       ->allow_extra_args(false);
   app.add_flag("--check-config", options.check_config, "check the configuration and exit: 0 or 2");
   app.add_flag("--print-config", options.print_config,
-               "print the configuration in force as TOML, with the source of each value");
+               "print the current configuration as TOML, with the source of each value");
   app.add_flag("--insecure-network", options.insecure_network,
                "listen on addresses that other machines reach, without encryption");
   bool help_config = false;

@@ -64,8 +64,8 @@ std::string DrawRequestId() {
 // The settings before and after `set policy` or a preview.
 std::string SettingsLines(const v1::AdminResponse& response, bool dry_run) {
   if (response.after().empty()) return "";
-  return absl::StrCat(dry_run ? "  in force  " : "  before    ", Printable(response.before()),
-                      dry_run ? "\n  after     " : "\n  in force  ", Printable(response.after()),
+  return absl::StrCat(dry_run ? "  current   " : "  before    ", Printable(response.before()),
+                      dry_run ? "\n  after     " : "\n  current   ", Printable(response.after()),
                       "\n");
 }
 

@@ -278,7 +278,7 @@ Output RunContextUse(const ContextUseOptions& options) {
   EPLB_ASSIGN_OR_RETURN(const CtlConfig config, AsUsage(ReadCtlConfig(path)));
   if (!name.empty()) EPLB_RETURN_IF_ERROR(FindContext(config, name).status());
   const std::string now = name.empty() ? "no context is" : absl::StrCat("context ", name, " is");
-  if (options.dry_run) return absl::StrCat("would write ", path, ": ", now, " in force\n");
+  if (options.dry_run) return absl::StrCat("would write ", path, ": ", now, " current\n");
   const absl::StatusOr<std::string> text = ReadRegularFile(path, kMaxConfigBytes);
   if (!text.ok() && !absl::IsNotFound(text.status())) return AsUsage(text.status());
   if (text.ok()) {
@@ -290,7 +290,7 @@ Output RunContextUse(const ContextUseOptions& options) {
     }
     EPLB_RETURN_IF_ERROR(WriteOutput(path, changed));
   }
-  return absl::StrCat(now, " in force\n");
+  return absl::StrCat(now, " current\n");
 }
 
 void AddContext(const Flags& root) {

@@ -27,10 +27,10 @@ policies go by min_gain alone. The rule is the same for every policy.
   peak GPU load    per layer the tokens of its fullest GPU; summed over layers
   migration        bytes of the busiest link / its bandwidth + cost.stall
   replicas         training only: weights and gradients that replicas on other
-                   GPUs send each step, beyond those of the placement in force
+                   GPUs send each step, beyond those of the current placement
   back-test        the policy decides on the job's own windows as if its
                    placements ran; later windows show what they are worth
-  predicted gain   fall of the peak GPU load on the windows decided on
+  predicted gain   fall of the peak GPU load on the windows that the decision covers
   share            part of earlier predicted gains that later windows showed;
                    one half before the first comparison
   horizon          steps that a gain counts over: four decisions, at most

@@ -155,8 +155,8 @@ std::string GapText(const BoundGaps& bound) {
 // Describes the windows that were chosen as scenarios, and what they leave out.
 std::string ChoiceText(const ScenarioChoice& choice) {
   std::string text = absl::StrCat(
-      "The weight of a window is the number of windows that it stands for. Between a window and "
-      "the one that stands for it, ",
+      "The weight of a window is the number of windows that it represents. Between a window and "
+      "the one that represents it, ",
       Percent(choice.mean_distance), " of tokens change their expert on average");
   if (choice.max_distance > 0) {
     absl::StrAppend(&text, ", ", Percent(choice.max_distance), " at most, in window ",

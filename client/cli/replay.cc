@@ -324,7 +324,7 @@ void AddReplay(const Flags& root) {
       "Time saved is relative to the time without EPLB: one slot per expert, in\n"
       "order, whatever --slots is. Means leave out windows without tokens.\n"
       "Policy auto, the daemon's default, decides by the back-test of all windows\n"
-      "before; --history and --window have no effect on it. A decision is in force\n"
+      "before; --history and --window have no effect on it. A decision takes effect\n"
       "as in a job: one step after its window, at the next vote, chunk by chunk.\n"
       "Examples:\n"
       "  eplbctl replay trace.jsonl --gpus 8\n"

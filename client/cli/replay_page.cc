@@ -170,12 +170,12 @@ void ReplayPage::AddPlans(std::span<const ReplayRow> rows) {
 void ReplayPage::SetJob(const ReplayResult& result) {
   const ReplaySummary& summary = result.summary;
   v1::JobStatus& job = documents_.status();
-  job.set_end_reason(absl::StrFormat(
-      "Replayed, nothing ran: policy %s decided on %s. Balancedness is %s, without EPLB %s "
-      "(computed, mean of the windows with tokens).",
-      options_.policy.name, Counted(std::ssize(trace_.windows), "window"),
-      FigureText(summary.balancedness_mean, 3),
-      FigureText(summary.balancedness_without_eplb_mean, 3)));
+  job.set_end_reason(
+      absl::StrFormat("Replayed, nothing ran: policy %s on %s. Balancedness is %s, without EPLB %s "
+                      "(computed, mean of the windows with tokens).",
+                      options_.policy.name, Counted(std::ssize(trace_.windows), "window"),
+                      FigureText(summary.balancedness_mean, 3),
+                      FigureText(summary.balancedness_without_eplb_mean, 3)));
   job.set_step(trace_.steps.back().last);
   job.set_version(version());
   const Digest digest = DigestOf(newest_);

@@ -77,7 +77,7 @@ absl::StatusOr<std::vector<Executor::ReadBytes>> Executor::ReadsOf(const Staging
     unknown -= piece.num_bytes;
   }
   if (unknown == 0) return reads;
-  return Internal("transport ", std::string(transport_name()), " did not say the checksums of ",
+  return Internal("transport ", std::string(transport_name()), " did not report the checksums of ",
                   unknown, " bytes that it sent");
 }
 

@@ -344,7 +344,7 @@ class LinkTransport : public Transport {
     for (const RankId peer : needed) {
       if (past(links_.Of(peer))) return Aborted("post ", id, ": rank ", peer.value, " ended it");
       if (elsewhere(links_.Of(peer))) {
-        return Aborted("post ", id, ": rank ", peer.value, " carries its rows another way");
+        return Aborted("post ", id, ": rank ", peer.value, " uses another transport for its rows");
       }
     }
     return absl::OkStatus();

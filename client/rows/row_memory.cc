@@ -37,7 +37,7 @@ absl::StatusOr<RowMemory> MemoryOf(const ExpertTensor& tensor) {
   if (!found->has_value()) return RowMemory{};
   if ((*found)->is_managed) {
     return InvalidInput("tensor \"", tensor.name,
-                        "\" lies in managed memory, expected that of one device or the host's");
+                        "\" is in managed memory, expected that of one device or the host's");
   }
   return RowMemory{.device = (*found)->device};
 }
@@ -58,8 +58,8 @@ absl::Status CheckHostMemory(std::span<const ExpertTensor> tensors, const std::s
   for (const ExpertTensor& tensor : tensors) {
     if (!cuda::IsGpuMemory(tensor.base)) continue;
     return FailedPrecondition("tensor \"", tensor.name,
-                              "\" lies in the memory of a GPU that cannot be used here: ",
-                              no_device, " (docs/transports.md names the driver that it needs)");
+                              "\" is in the memory of a GPU that cannot be used here: ", no_device,
+                              " (docs/transports.md names the driver that it needs)");
   }
   return absl::OkStatus();
 }
@@ -80,7 +80,7 @@ absl::StatusOr<RowMemory> FindMemory(std::span<const ExpertTensor> tensors) {
   for (const ExpertTensor& tensor : tensors) {
     EPLB_ASSIGN_OR_RETURN(const RowMemory memory, MemoryOf(tensor));
     if (memory.device == first.device) continue;
-    return InvalidInput("tensor \"", tensor.name, "\" lies in ", memory.Text(), ", tensor \"",
+    return InvalidInput("tensor \"", tensor.name, "\" is in ", memory.Text(), ", tensor \"",
                         tensors.front().name, "\" in ", first.Text(),
                         "; all must lie in one memory");
   }

@@ -161,7 +161,7 @@ void Session::TellAway(const std::string& why) {
   if (++times_away_ > kMaxTimesTold) return;
   LogLine(
       absl::StrCat("rank ", options_.rank, " for all ranks: eplbd at ", away_, " ", why,
-                   "; training continues with the placement in force, connecting in the background",
+                   "; training continues with the current placement, connecting in the background",
                    times_away_ == kMaxTimesTold ? "; this is not logged again" : ""));
 }
 

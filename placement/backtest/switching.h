@@ -47,15 +47,15 @@ class Switching {
   // model_layers: layers of the model, which those of `start` stand for in equal parts.
   Switching(const Placement& start, int32_t model_layers);
 
-  // The placement once every chunk is in force, and the one that runs now.
+  // The placement once every chunk is current, and the one that runs now.
   const Placement& target() const { return *target_; }
   const Placement& running() const { return running_; }
-  // Returns true if every chunk is in force.
+  // Returns true if every chunk is current.
   bool done() const { return due_.empty(); }
   // First step that runs under `target` alone. REQUIRES: !done().
   int64_t done_at() const { return due_.back().step; }
   int64_t num_chunks() const { return num_chunks_; }  // chunks of the newest change
-  int64_t num_chunks_due() const;                     // those that are not in force
+  int64_t num_chunks_due() const;                     // those that are not current
   // First step that runs under a chunk of the newest change. REQUIRES: num_chunks_due() > 0.
   int64_t begins_at() const;
 

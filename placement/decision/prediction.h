@@ -36,7 +36,7 @@ struct PredictionOutcome {
 // Balancedness figures of a decision, all of whole windows under the placements that ran, or will
 // run.
 struct Forecast {
-  double measured = 0;   // mean over the windows decided on; 0: not known
+  double measured = 0;   // mean over the windows that the decision covers; 0: not known
   double predicted = 0;  // first whole window after the decision; 0: not known
   std::optional<double> error = std::nullopt;  // see Prediction::error
   bool computed = false;  // `predicted` is no prediction, but computed on the decision's load

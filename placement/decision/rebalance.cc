@@ -56,7 +56,7 @@ void DecidePriced(const RebalanceInput& input, const std::string& how_far,
     if (value <= gate.times * price.migration) {
       waited = absl::StrCat(" (the candidate has saved ",
                             SecondsText(ShownFor(gate, price.migration).missed_seconds),
-                            " against the placement in force)");
+                            " against the current placement)");
     }
     decision.rule = gate.returns ? RebalanceRule::kReturn : RebalanceRule::kPays;
     decision.reason =

@@ -60,7 +60,7 @@ absl::StatusOr<std::vector<std::string>> SplitEndpoints(const std::string& list)
                           CheckEndpoint(std::string(absl::StripAsciiWhitespace(part))));
     if (std::ranges::find(endpoints, endpoint) != endpoints.end()) {
       return InvalidInput("endpoint is \"", Clipped(list, kMaxShownEndpoint), "\": ", endpoint,
-                          " stands twice");
+                          " is in it twice");
     }
     endpoints.push_back(std::move(endpoint));
   }

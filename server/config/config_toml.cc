@@ -298,7 +298,7 @@ std::string ConfigToml(const DaemonConfig& config) {
     if (key.FullName() != kIdentity) text += Line(config, key);
   }
   std::string text =
-      "# The configuration in force, with the source of each value. eplbd --config reads it.\n";
+      "# The current configuration, with the source of each value. eplbd --config reads it.\n";
   for (const std::string& table : tables) {
     absl::StrAppend(&text, "\n[", table, "]\n", lines[table]);
   }

@@ -58,7 +58,7 @@ absl::Status CheckChange(const Change& change) {
   EPLB_RETURN_IF_ERROR(
       wire::CheckPlainName("request_id", change.request_id, wire::kMaxRequestIdLength));
   if (!change.expect_version || *change.expect_version < 0) {
-    return InvalidInput("expect_version is not set, expected the version in force that was seen");
+    return InvalidInput("expect_version is not set, expected the version that the caller read");
   }
   if (change.comment.size() > kMaxComment) {
     return InvalidInput("comment has ", change.comment.size(), " bytes, expected at most ",
@@ -79,7 +79,7 @@ absl::Status CheckJob(const State& state, const Job& job, const Change& change) 
   }
   const int64_t version = VersionOf(job);
   if (*change.expect_version != version) {
-    return Aborted("expect_version is ", *change.expect_version, ", the version in force is ",
+    return Aborted("expect_version is ", *change.expect_version, ", the current version is ",
                    version);
   }
   if (state.draining) return FailedPrecondition("the daemon drains");

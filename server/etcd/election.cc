@@ -329,7 +329,7 @@ absl::Status Election::MayWrite() const {
   if (MonotonicNow() < until) return absl::OkStatus();
   const std::lock_guard lock(mutex_);
   return Unavailable(
-      "the lease of the lead was not renewed in time: ",
+      "the lease of the lead was not renewed before its end: ",
       failure_.ok() ? "the daemon did not run meanwhile" : std::string(failure_.message()));
 }
 

@@ -96,7 +96,7 @@ pb::TxnRequest FencedRows::TransactionOf(const Batch& batch) const {
 
 absl::Status FencedRows::OtherLeads(const std::string& address) {
   const std::string why = address.empty()
-                              ? std::string("etcd refused a write: nobody leads any more")
+                              ? std::string("etcd refused a write: no daemon leads any more")
                               : absl::StrCat("etcd refused a write: ", address, " leads");
   options_.lost(why);
   return absl::FailedPreconditionError(why);
@@ -153,7 +153,7 @@ absl::Status FencedRows::Write(const Makes& make) {
   const absl::Duration most =
       std::max(kMostOfAWrite, kTripsOfAWrite * options_.client->round_trip());
   const absl::Time deadline = std::min(begin + most, options_.write_until());
-  absl::Status failure = absl::UnavailableError("other writes came between again and again");
+  absl::Status failure = absl::UnavailableError("other writes changed the rows at every try");
   for (int attempt = 0; attempt < kMaxAttempts && MonotonicNow() < deadline; ++attempt) {
     const absl::StatusOr<bool> done = AttemptAll(make, deadline);
     if (done.ok() && *done) return absl::OkStatus();

@@ -61,7 +61,7 @@ absl::StatusOr<Address> ParseAddress(std::string_view text) {
   const bool bracketed = host.size() > 2 && host.front() == '[' && host.back() == ']';
   if (bracketed) host = host.substr(1, host.size() - 2);
   if (!bracketed && host.find(':') != std::string_view::npos) {
-    return Unusable(text, "an IPv6 address stands in brackets");
+    return Unusable(text, "an IPv6 address must be in brackets");
   }
   if (host.empty()) return Unusable(text, "no address");
   const std::string port(text.substr(colon + 1));

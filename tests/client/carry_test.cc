@@ -91,7 +91,7 @@ TEST(CarryInJobTest, WhileRowsAreElsewhereNoStepCanRun) {
       EXPECT_THAT(std::string(refused.message()),
                   HasSubstr("the rows of the experts were carried to placement " +
                             client.row_placement().digest +
-                            ", version 0 is in force; carry them back first"));
+                            ", the current version is 0; carry them back first"));
     }
     // The map of the current placement is the way back, too.
     ASSERT_TRUE(client.Carry(client.placement().physical_to_logical_map).ok());

@@ -264,8 +264,9 @@ TEST(ClientSplitTest, RanksMeetTheQuotasWithoutTalkingAndFollowASwitch) {
         RouteBySplit(rank.client().placement(), SplitArgs(ids),
                      {.layer = 1, .version = 0, .own = before[index].own, .slots = slots.data()});
     EXPECT_EQ(stale.code(), absl::StatusCode::kFailedPrecondition);
-    EXPECT_EQ(stale.message(),
-              "the split is of placement version 0, version 7 is in force: split this batch again");
+    EXPECT_EQ(
+        stale.message(),
+        "the split is of placement version 0, the current version is 7: split this batch again");
     EXPECT_THAT(slots, ::testing::Each(77));
   });
   for (const int32_t ep_group : {0, 1}) {

@@ -115,7 +115,7 @@ TEST_F(GpuSplitTest, SplitsInTheOrderOfAStreamWithTheBitsOfTheHost) {
     const absl::Status on_host =
         rank.client().CountFor(1, mine.Choices(mine.host_ids.data()), mine.row.data());
     EXPECT_EQ(on_host.message(),
-              "choices.expert_ids lies in host memory, expected memory of device 0, where the "
+              "choices.expert_ids is in host memory, expected memory of device 0, where the "
               "tables are");
     const absl::Status counted =
         rank.client().CountFor(1, mine.Choices(mine.ids.data()), mine.row.data());

@@ -56,7 +56,7 @@ def replay(windows: Any, num_slots: int, num_gpus: int, *, policy: str = "auto",
     of eplb.placement.plan; each expert has one slot if num_slots is their number. policy: "auto", the daemon's default, or as
     there. split: "equal", or "batch" for exact splits. min_gain: least decrease of the peak GPU load. token_ns: time of a token on
     the fullest GPU; None: as of `eplbctl replay`. expert_bytes: of a move; 0: moves take no time. steps_of_window: steps in each
-    window, of which some pass before a decision is in force. every: windows between decisions. history: windows that a decision
+    window, of which some pass before a decision takes effect. every: windows between decisions. history: windows that a decision
     looks at. errors: InvalidArgument.
     """
     cells = integers("windows", numbers("windows", windows, "iu"), "[windows, layers, experts]")

@@ -99,7 +99,7 @@ class Splitter:
         asked = None if gpu is None else integer("gpu", gpu)
         batch = BatchArrays(counts, before, mine, self.num_slots, self.num_gpus, asks_for_own=asked is not None)
         if asked is not None and not batch.struct.by_gpu:
-            raise InvalidArgument(f"gpu: {asked} is given, but counts [experts] do not say whose tokens they are; "
+            raise InvalidArgument(f"gpu: {asked} is given, but counts [experts] do not show whose tokens they are; "
                                   f"expected counts [GPUs, experts]")
         layer = integer("layer", layer)
         handle = self._handle

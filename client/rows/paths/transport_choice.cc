@@ -70,7 +70,7 @@ absl::StatusOr<RankPlace> PlaceFrom(const std::string& text) {
   const std::pair<std::string, std::string> parts = absl::StrSplit(text, absl::MaxSplits(' ', 1));
   RankPlace place{.host = parts.second};
   if (!absl::SimpleAtoi(parts.first, &place.ep_group.value)) {
-    return FailedPrecondition("it does not say where it runs (another version?)");
+    return FailedPrecondition("it does not report where it runs (another version?)");
   }
   return place;
 }

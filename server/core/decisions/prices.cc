@@ -156,7 +156,7 @@ std::string WhyNotNextChunk(const Job& job) {
       std::max(kMostIntervals * EverySteps(job), kMostVotes * job.current->vote_every);
   // An operator who returns to a version wants all of it.
   if (age > oldest && !job.chunks.despite_pause) {
-    return absl::StrCat("the load that they were decided on is ", age,
+    return absl::StrCat("the load that the decision covers is ", age,
                         " steps old, the next decision is due");
   }
   const BoundaryLimits limits = LimitsOf(job);

@@ -166,7 +166,7 @@ void EnterIdleOrRecovery(DecisionContext& context, Job& job) {
                                  rank.prepared_version == 0
                                      ? ""
                                      : absl::StrCat(" and is PREPARED for ", rank.prepared_version),
-                                 ", the placement in force is version ", job.last_known->version));
+                                 ", the current placement is version ", job.last_known->version));
       return;
     }
   }

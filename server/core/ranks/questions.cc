@@ -151,7 +151,7 @@ absl::Status CheckJob(const DecisionContext& context, const PlanQuestion& questi
                               ": give the engine's job another name");
   }
   if (run.name != question.run_id || question.number > run.asking.number) return absl::OkStatus();
-  return InvalidInput("question: number is ", question.number, ", it comes after question ",
+  return InvalidInput("question: number is ", question.number, ", it follows question ",
                       run.asking.number);
 }
 
@@ -246,7 +246,7 @@ absl::StatusOr<Sender> BeginQuestion(DecisionContext& context, const PlanQuestio
   if (rank != nullptr) {
     Run& run = *found->second.current;
     Refuse(context, std::exchange(run.asking.ticket, 0),
-           Aborted("question ", question.number, " of the same run came"));
+           Aborted("question ", question.number, " of the same run arrived"));
     if (run.topology == question.current.topology()) {
       LearnOutcome(context, SenderOf(found->second, run), question);
     }
@@ -355,7 +355,7 @@ void EndIdleEngine(DecisionContext& context, Job& job) {
   const absl::Duration idle = context.now - std::max(rate.began, LastRise(rate));
   if (idle <= patience) return;
   EndEngine(context, job,
-            absl::StrCat("no question came for ",
+            absl::StrCat("no question arrived for ",
                          absl::FormatDuration(absl::Trunc(idle, absl::Seconds(1)))));
 }
 

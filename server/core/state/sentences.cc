@@ -70,7 +70,7 @@ std::string WaitingForAnswers(const Job& job) {
   };
   if (!job.current->asking.engine.empty()) {
     return absl::StrCat("the next question of ", job.current->asking.engine,
-                        ", which tells whether ", "it runs version ", version);
+                        ", which shows whether it runs version ", version);
   }
   switch (job.phase) {
     case Phase::kPreparing:

@@ -217,7 +217,7 @@ struct Chunks {
   int32_t total = 0;
   std::vector<double> falls;  // [L] or empty: by how many tokens a step each layer's peak falls
   std::string reason;
-  int64_t decided_first_step = 0;  // the steps whose load was decided on
+  int64_t decided_first_step = 0;  // the steps that the decision covers
   int64_t decided_last_step = 0;
   int64_t decision = 0;  // number of its Plan
   std::string policy;    // policy of its Plan

@@ -109,7 +109,7 @@ TEST_F(ChangeTest, SetPolicyShowsWhatWasAndWhatIsInForce) {
   EXPECT_EQ(SetPolicy(Options(), {"min_gain=0.1"}).out,
             "train: set min_gain=0.1 (was min_gain=0.05) by local (IDLE, version 3)\n"
             "  before    min_gain=0.05\n"
-            "  in force  min_gain=0.1\n");
+            "  current   min_gain=0.1\n");
   const Output json = SetPolicy(Options(Format::kJson), {"min_gain=0.1"});
   EXPECT_EQ(*wire::GetString(*wire::ParseJson(json.out), "before"), "min_gain=0.05");
   EXPECT_EQ(*wire::GetString(*wire::ParseJson(json.out), "after"), "min_gain=0.1");
@@ -173,7 +173,7 @@ TEST_F(ChangeTest, ADryRunIsAPreviewOfTheSameRequest) {
   const std::string output = TextOf(SetPolicy(change_, {"min_gain=0.1"}));
   EXPECT_EQ(output,
             "nothing is changed; it would be so: train: set min_gain=0.1 (was min_gain=0.05) by "
-            "local (IDLE, version 3)\n  in force  min_gain=0.05\n  after     min_gain=0.1\n");
+            "local (IDLE, version 3)\n  current   min_gain=0.05\n  after     min_gain=0.1\n");
   EXPECT_THAT(daemon_.last_admin_request, StartsWith("set_policy {"));
   change_.query.format = Format::kJson;
   change_.job = kJob;

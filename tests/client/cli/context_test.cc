@@ -126,9 +126,9 @@ TEST(WithContextInForceTest, OnlyTheOneLineChanges) {
 TEST_F(ContextTest, UsePutsAContextInForceAndKeepsTheFile) {
   const std::string path = WriteConfig(kTwo);
   const Output dry = RunContextUse({.name = "test", .dry_run = true});
-  EXPECT_EQ(dry.out, "would write " + path + ": context test is in force\n");
+  EXPECT_EQ(dry.out, "would write " + path + ": context test is current\n");
   EXPECT_EQ(Read(path), kTwo);
-  EXPECT_EQ(RunContextUse({.name = "test"}).out, "context test is in force\n");
+  EXPECT_EQ(RunContextUse({.name = "test"}).out, "context test is current\n");
   EXPECT_EQ(ReadCtlConfig(path)->in_force, "test");
   EXPECT_THAT(Read(path), HasSubstr("# of this site\nendpoint = \"plain:1\"\n"));
   EXPECT_EQ(RunContextUse({.name = "", .none = true}).exit_code, kOk);

@@ -132,7 +132,7 @@ class CarryTest(ranks.RankTest):
             self.assertEqual([text.split(":")[0] for text in refused],
                              ["StepBoundary", "Record", "CheckExperts", "ReduceGradients"])
             for text in refused:
-                self.assertRegex(text, "rows of the experts were carried to placement [0-9a-f]{64}, version 0 is in force; "
+                self.assertRegex(text, "rows of the experts were carried to placement [0-9a-f]{64}, the current version is 0; "
                                        "carry them back first$")
 
     def test_a_checkpoint_does_not_depend_on_where_rows_are(self):
@@ -147,7 +147,7 @@ class CarryTest(ranks.RankTest):
                 "FailedPrecondition: carry: the placement differs: rank"), strict=True):
             self.assertIn(expected, text)
         for text in others[:-1]:
-            self.assertEqual(text, "FailedPrecondition: carry: rank 1 cannot carry its rows, and its error tells why; nothing "
+            self.assertEqual(text, "FailedPrecondition: carry: rank 1 cannot carry its rows, and its error has the reason; nothing "
                                    "was moved")
         self.assertEqual(others[-1], wrong[-1])
 

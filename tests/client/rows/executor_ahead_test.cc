@@ -268,7 +268,7 @@ TEST(ExecutorSumsTest, BytesWhoseChecksumsAreNotKnownAreNotStagedAhead) {
   for (const StagedAhead& staged : StageAhead(ep_group, ep_group.Plan(current, target), 1)) {
     EXPECT_TRUE(absl::IsInternal(staged.status())) << staged.status();
     EXPECT_THAT(std::string(staged.status().message()),
-                HasSubstr("transport silent did not say the checksums of 1717 bytes"));
+                HasSubstr("transport silent did not report the checksums of 1717 bytes"));
   }
   ep_group.Commit();  // nothing is staged
   EXPECT_EQ(ep_group.CountWrong(current), 0);

@@ -210,7 +210,7 @@ TEST_F(LinkTransportTest, RankThatCarriesItsRowsAnotherWayEndsThePost) {
   Send({.type = RowMessageType::kPosted, .round = 1, .post_id = 1});
   const absl::Status status = Finish(*transport_, ticket).status();
   EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
-  EXPECT_EQ(status.message(), "post 1: rank 1 carries its rows another way");
+  EXPECT_EQ(status.message(), "post 1: rank 1 uses another transport for its rows");
 }
 
 TEST_F(LinkTransportTest, LateRowOfAnOldPostIsDroppedAndTheStreamGoesOn) {

@@ -43,7 +43,7 @@ TEST_F(RowMemoryDriverTest, MemoryOfAGpuThatCannotBeUsedIsRefusedByName) {
   const absl::Status status = FindMemory(tensors).status();
   EXPECT_TRUE(absl::IsFailedPrecondition(status)) << status;
   EXPECT_THAT(std::string(status.message()),
-              AllOf(HasSubstr("tensor \"w\" lies in the memory of a GPU that cannot be used here"),
+              AllOf(HasSubstr("tensor \"w\" is in the memory of a GPU that cannot be used here"),
                     HasSubstr("docs/transports.md")));
 }
 

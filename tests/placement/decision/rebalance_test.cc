@@ -169,7 +169,7 @@ TEST_F(RebalanceTest, WaitingEndsOnceItHasCostAsMuchAsTheMove) {
   gate.shown.missed_seconds = 1.1e-3;
   EXPECT_TRUE(AskWith(gate).rebalance);
   EXPECT_THAT(AskWith(gate).reason, HasSubstr("(the candidate has saved 1.1 ms against the "
-                                              "placement in force)"));
+                                              "current placement)"));
   gate.returns = true;
   EXPECT_EQ(AskWith(gate).rule, RebalanceRule::kReturn);
   EXPECT_THAT(AskWith(gate).reason, StartsWith("return to the starting placement saves "));

@@ -33,7 +33,7 @@ TEST(EndpointTest, AListIsSplitAndEachOfItIsChecked) {
     return std::string(SplitEndpoints(list).status().message());
   };
   EXPECT_EQ(error("a:1,"), "endpoint is \"\", expected HOST:PORT or unix:PATH");
-  EXPECT_EQ(error("a:1,/x,unix:/x"), "endpoint is \"a:1,/x,unix:/x\": unix:/x stands twice");
+  EXPECT_EQ(error("a:1,/x,unix:/x"), "endpoint is \"a:1,/x,unix:/x\": unix:/x is in it twice");
   EXPECT_EQ(error("a:1,a:2,a:3,a:4,a:5,a:6,a:7,a:8,a:9"),
             "endpoint is a list of 9 daemons, expected at most 8");
 }

@@ -106,7 +106,7 @@ TEST(AdminTest, AStaleExpectVersionIsAbortedNamingBothVersions) {
   ASSERT_EQ(job.daemon.View().version(), 1);
   const absl::StatusOr<ChangeOutcome> stale = job.daemon.Ask(Pause{}, 0);
   EXPECT_EQ(CodeOf(stale), absl::StatusCode::kAborted);
-  EXPECT_TRUE(Says(stale, "expect_version is 0, the version in force is 1")) << stale.status();
+  EXPECT_TRUE(Says(stale, "expect_version is 0, the current version is 1")) << stale.status();
   EXPECT_FALSE(job.daemon.View().paused());
 }
 

@@ -117,7 +117,7 @@ TEST_F(ElectionTest, ALeaderWhoseEtcdDoesNotAnswerStopsToWriteAndThenLoses) {
   EXPECT_THAT(reason, HasSubstr("the lease could not be renewed for 3s: etcd at"));
   EXPECT_TRUE(absl::IsUnavailable(may_write));
   EXPECT_THAT(std::string(may_write.message()),
-              HasSubstr("the lease of the lead was not renewed in time"));
+              HasSubstr("the lease of the lead was not renewed before its end"));
 }
 
 // etcd can make the move to a longer lease without answering it.

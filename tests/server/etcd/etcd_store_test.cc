@@ -113,7 +113,7 @@ TEST_F(EtcdStoreTest, WithoutALeadersKeyNothingIsWritten) {
   const auto store = lead.Open();
   lead.election().Resign();
   EXPECT_FALSE(store->WriteTerm(5).ok());
-  EXPECT_THAT(lead.lost(), ElementsAre("etcd refused a write: nobody leads any more"));
+  EXPECT_THAT(lead.lost(), ElementsAre("etcd refused a write: no daemon leads any more"));
   EXPECT_THAT(lead.Rows(""), IsEmpty());
 }
 

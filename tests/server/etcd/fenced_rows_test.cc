@@ -102,7 +102,7 @@ TEST_F(FencedRowsTest, WithoutTheLeadNothingIsWrittenAndTheReasonIsTold) {
   ASSERT_TRUE(rows.Load().ok());
   daemon.election().Resign();
   EXPECT_FALSE(PutRow(rows, "a", "late").ok());
-  EXPECT_THAT(daemon.lost(), ElementsAre("etcd refused a write: nobody leads any more"));
+  EXPECT_THAT(daemon.lost(), ElementsAre("etcd refused a write: no daemon leads any more"));
   EXPECT_THAT(daemon.Rows("a"), IsEmpty());
   EXPECT_THAT(*AllOf(rows), IsEmpty());
 }

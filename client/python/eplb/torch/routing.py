@@ -136,7 +136,7 @@ def turn_by_shape(output: Any, columns: SlotColumns, num_tokens: Optional[int] =
             # Only named tuples have _make; dynamo of torch 2.11 gives torch.return_types, which take one sequence, _fields as well.
             return type(output)(*parts) if hasattr(output, "_make") else type(output)(parts)
     raise FailedPrecondition(
-        f"router {columns.name} gave {_described(output)}; the shapes do not tell which of them is by expert (there are "
+        f"router {columns.name} gave {_described(output)}; the shapes do not show which of them is by expert (there are "
         f"{columns.num_experts}): give attach a `turn`, (output, columns) -> the output by slots, that calls "
         f"columns.count_and_turn(indices), or columns.in_slot_order(tensor, dim) and columns.count_columns")
 

@@ -49,7 +49,7 @@ TEST(ProposalTest, ChunksOfAnOldLoadAreNotProposedAnyMore) {
   const v1::Plan plan = job.NewestPlan();
   EXPECT_EQ(plan.result(), v1::PLAN_RESULT_PARTIAL);
   EXPECT_THAT(plan.reason(),
-              ::testing::HasSubstr("; the load that they were decided on is 161 steps "
+              ::testing::HasSubstr("; the load that the decision covers is 161 steps "
                                    "old, the next decision is due"));
 }
 

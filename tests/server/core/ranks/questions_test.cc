@@ -242,7 +242,7 @@ TEST_F(EngineTest, AMalformedQuestionIsRefusedAndTheNextOneIsNot) {
   wrong = engine.Question();
   wrong.number = 2;
   EXPECT_THAT(engine.AnswerTo(engine.Ask(wrong)).status().message(),
-              HasSubstr("question: number is 2, it comes after question"));
+              HasSubstr("question: number is 2, it follows question"));
 }
 
 TEST_F(EngineTest, ARestartedDaemonGoesOnWithTheEnginesPlacement) {
@@ -323,7 +323,7 @@ TEST_F(EngineTest, AnEngineThatAsksNoMoreIsLostAndMayComeBack) {
   daemon.Advance(absl::Hours(2));
   daemon.AdvanceSeconds(60);
   EXPECT_EQ(daemon.View().state(), v1::JOB_STATE_LOST);
-  EXPECT_THAT(daemon.View().end_reason(), HasSubstr("no question came for"));
+  EXPECT_THAT(daemon.View().end_reason(), HasSubstr("no question arrived for"));
   EXPECT_TRUE(engine.AskFor(engine.current).ok());
   EXPECT_EQ(daemon.View().state(), v1::JOB_STATE_IDLE);
 }
