@@ -33,7 +33,9 @@ Verdict CheckState(const v1::JobStatus& job) {
     return Failed(detail);
   }
   // The job was restored from the store, and no rank has come back.
-  if (const std::string advice = StuckAdvice(job); !advice.empty()) return Failed(detail, advice);
+  if (const std::string advice = StuckAdvice(job); !advice.empty()) {
+    return Failed(advice, "it is ", detail);
+  }
   // The daemon reports when one of its configured deadlines is long past.
   if (job.stuck_seconds() > 0) {
     absl::StrAppend(&detail, "; that is more than three times its deadline");

@@ -104,8 +104,7 @@ bool IsAbsent(const v1::JobStatus& job) {
 std::string StuckAdvice(const v1::JobStatus& job) {
   const bool abandoned = job.stuck_seconds() > 0 && job.connected_ranks() == 0 &&
                          job.ending() == v1::RUN_ENDING_UNSPECIFIED;
-  return abandoned ? "; no rank is connected: start the job again, or end it with eplbctl forget"
-                   : "";
+  return abandoned ? "start the job again, or end it with eplbctl forget; " : "";
 }
 
 std::string NotCountingText(const v1::JobStatus& job) {
@@ -256,10 +255,10 @@ std::vector<StateNote> StateNotesOf(const v1::JobStatus& job) {
   for (const std::string& sentence : SpeedTexts(job)) add(sentence, Colour::kYellow, 0);
   const bool incomplete = job.connected_ranks() < job.world_size();
   if (!job.waiting_for().empty()) {
-    std::string text = absl::StrCat("waits for ", job.waiting_for(), StuckAdvice(job));
+    std::string text = "waits for " + job.waiting_for();
     int trouble = incomplete || job.state() == v1::JOB_STATE_RECOVERING ? 1 : 0;
     if (job.stuck_seconds() > 0) {
-      text = absl::StrCat("stuck for ", Seconds(job.stuck_seconds()), ": ", text);
+      text = absl::StrCat("stuck for ", Seconds(job.stuck_seconds()), ": ", StuckAdvice(job), text);
       trouble = 2;
     }
     if (job.state() == v1::JOB_STATE_QUARANTINE) trouble = 2;

@@ -35,7 +35,7 @@ std::string RanksText(const v1::JobStatus& job);
 
 // True if the run lives as far as the daemon knows, and no rank has registered since it started.
 bool IsAbsent(const v1::JobStatus& job);
-// "; no rank is connected: .." with what an operator can do about a stuck job; otherwise empty.
+// "start the job again, or ..; " for a stuck job none of whose ranks is connected; otherwise empty.
 std::string StuckAdvice(const v1::JobStatus& job);
 
 // True once the run ended. One that was lost may come back.

@@ -30,7 +30,8 @@ policies go by min_gain alone. The rule is the same for every policy.
                    GPUs send each step, beyond those of the current placement
   back-test        the policy decides on the job's own windows as if its
                    placements ran; later windows show what they are worth
-  predicted gain   fall of the peak GPU load on the windows that the decision covers
+  predicted gain   fall of the peak GPU load on the windows that the decision
+                   covers
   share            part of earlier predicted gains that later windows showed;
                    one half before the first comparison
   horizon          steps that a gain counts over: four decisions, at most

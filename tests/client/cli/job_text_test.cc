@@ -161,8 +161,8 @@ TEST(JobTextTest, AJobWithoutARankSinceTheDaemonStartedWaitsAndHasNeitherStepNor
   EXPECT_EQ(StateText(job), "RECOVERING (stuck)");
   EXPECT_EQ(TroubleOf(job).trouble, 2);
   EXPECT_EQ(TroubleOf(job).text,
-            "stuck for 3m 20s: waits for the ranks to register; no rank is connected: start the "
-            "job again, or end it with eplbctl forget");
+            "stuck for 3m 20s: start the job again, or end it with eplbctl forget; waits for the "
+            "ranks to register");
   EXPECT_EQ(StepText(ExampleJob()), "step 12,345");
   EXPECT_EQ(RanksText(ExampleJob()), "7/8");
 }

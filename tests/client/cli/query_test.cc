@@ -281,7 +281,9 @@ TEST_F(QueryTest, JobsWithoutARankSinceTheDaemonStartedWaitAndHaveNoFigures) {
   other.set_job("other");
   const std::string both = TextOf(RunStatus({.query = Options()}, kPlain));
   EXPECT_THAT(both, ContainsRegex("train +RECOVERING \\(stuck\\) +12.0 s +- +- "));
-  EXPECT_THAT(both, HasSubstr("train: stuck for 3m 20s: waits for"));
+  EXPECT_THAT(
+      both,
+      HasSubstr("train: stuck for 3m 20s: start the job again, or end it with eplbctl forget"));
   const std::string jobs = RunGetJobs({.query = Options()}, Terminal{.width = 160}).out;
   EXPECT_THAT(jobs, ContainsRegex("train +RECOVERING \\(stuck\\) .* - +3 "));
   const auto json = nlohmann::json::parse(
