@@ -19,8 +19,8 @@ static_assert(HasSize(sizeof(Rank), 448), "core::Rank changed: look at BytesOf a
 static_assert(HasSize(sizeof(Run), 840), "core::Run changed: look at BytesOf and Simplify");
 static_assert(HasSize(sizeof(core::Proposal), 408),
               "core::Proposal changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(State), 7792), "core::State changed: look at BytesOf and Simplify");
-static_assert(HasSize(sizeof(Job), 5312), "core::Job changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(State), 7952), "core::State changed: look at BytesOf and Simplify");
+static_assert(HasSize(sizeof(Job), 5472), "core::Job changed: look at BytesOf and Simplify");
 
 int IndexOf(const std::string& run_id) { return run_id == RunName(1) ? 1 : 0; }
 
