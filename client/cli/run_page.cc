@@ -144,7 +144,7 @@ class RunPageMaker {
           documents_.AddTraffic(plan, Placed(plan.base_version()), Placed(plan.last_version())));
       PageJson json = DecisionJson(decision);
       // The page shows the steps until the next switch as what followed.
-      json["balancedness_seen"] = Json(json["balancedness_until_next"]);
+      json["balancedness_seen"] = PageJson(json["balancedness_until_next"]);
       json["seen_first_step"] = decision.until_next_first_step();
       json["seen_last_step"] = decision.until_next_last_step();
       const int64_t switched = EndOfStep(run_.report, plan.switched_step());
