@@ -32,6 +32,7 @@ Verdict CheckState(const v1::JobStatus& job) {
     absl::StrAppend(&detail, "; eplbctl resume ends it");
     return Failed(detail);
   }
+  if (job.ending() == v1::RUN_ENDING_LOST) return Passed(detail);  // CheckRun has the advice
   // The job was restored from the store, and no rank has come back.
   if (const std::string advice = StuckAdvice(job); !advice.empty()) {
     return Failed(advice, "it is ", detail);
@@ -206,7 +207,7 @@ Verdict CheckGain(const v1::JobStatus& job) {
 
 // Time lost is a finding while the job runs.
 Verdict CheckSaved(const v1::JobStatus& job) {
-  const bool warns = LostTime(job) && !HasEnded(job);
+  const bool warns = LostTime(job) && !HasEnded(job) && !IsAbsent(job);
   return Verdict{warns ? Result::kWarning : Result::kOk, SavedText(job)};
 }
 
@@ -337,7 +338,8 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
   add("state", CheckState(job));
   add("run", CheckRun(job));
   // Without a rank, `state` is the one finding: the other checks would all repeat it.
-  const bool is_absent = IsAbsent(job);
+  const bool is_lost = job.ending() == v1::RUN_ENDING_LOST && job.ranks().empty();
+  const bool is_absent = IsAbsent(job) || is_lost;  // of a lost one `run` is the finding
   if (!is_absent) {
     add("ranks", CheckRanks(job));
     add("agreement", CheckAgreement(job));
@@ -369,7 +371,10 @@ absl::StatusOr<std::vector<Check>> CheckRun(const std::string& directory) {
   return std::vector<Check>{
       Named(directory, "invariants",
             broken.empty() ? Passed("no promise is broken in the logs of ",
-                                    Counted(std::ssize(run.histories), "rank"))
+                                    Counted(std::ssize(run.histories), "rank"),
+                                    run.has_report ? ""
+                                                   : "; without run.json a missing log of a higher "
+                                                     "rank is not noticed")
                            : Failed(Counted(std::ssize(broken), "violation"),
                                     ", the first: ", broken.front())),
       Named(directory, "stops", CheckStops(run))};

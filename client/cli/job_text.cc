@@ -102,8 +102,9 @@ bool IsAbsent(const v1::JobStatus& job) {
 }
 
 std::string StuckAdvice(const v1::JobStatus& job) {
-  const bool abandoned = job.stuck_seconds() > 0 && job.connected_ranks() == 0 &&
-                         job.ending() == v1::RUN_ENDING_UNSPECIFIED;
+  const bool lives = job.ending() == v1::RUN_ENDING_UNSPECIFIED ||
+                     (job.ending() == v1::RUN_ENDING_LOST && !job.led_elsewhere());
+  const bool abandoned = lives && job.stuck_seconds() > 0 && job.connected_ranks() == 0;
   return abandoned ? "start the job again, or end it with eplbctl forget; " : "";
 }
 

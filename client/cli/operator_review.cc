@@ -74,9 +74,12 @@ double EndOf(const RunReport& report) {
 int64_t FirstCovered(const RunReport& report, const std::vector<LoggedEvent>& events) {
   constexpr double kRegisters = 60;  // seconds within which the daemon records a run's start
   if (events.empty()) return std::ssize(report.steps);
-  const double since = SecondsOf(events.front()) - report.began_at;
-  if (since <= 0 || (events.front().name == "run_started" && since < kRegisters)) return 0;
-  return StepAt(report, SecondsOf(events.front())) + 1;
+  if (SecondsOf(events.front()) <= report.began_at) return 0;
+  // Other events may precede it.
+  const bool has_start = std::ranges::any_of(events, [&report](const LoggedEvent& event) {
+    return event.name == "run_started" && SecondsOf(event) < report.began_at + kRegisters;
+  });
+  return has_start ? 0 : StepAt(report, SecondsOf(events.front())) + 1;
 }
 
 // Steps [first, last] ran with these brakes on.

@@ -206,7 +206,7 @@ std::string Operators(const v1::RunReview& review, const Terminal& terminal) {
                                   ? absl::StrCat("before step ", first, ", where it begins")
                                   : std::string("in any step of the run");
     text += Paragraph(absl::StrCat("The audit log does not show what was changed ", begin,
-                                   "; eplbctl get events --limit 1000 gives more of it"),
+                                   "; eplbctl get events --limit 1000 gives the most of it"),
                       terminal);
   } else if (actions.empty()) {
     text += "changed nothing\n";

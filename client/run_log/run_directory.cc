@@ -163,6 +163,7 @@ absl::StatusOr<RunLogs> ReadRunLogs(const std::string& directory) {
   if (const std::string path = directory + "/run.json"; std::filesystem::exists(path, error)) {
     EPLB_ASSIGN_OR_RETURN(const RunReport report, ReadRunReport(path));
     world_size = report.world_size;
+    logs.has_report = true;
   }
   EPLB_ASSIGN_OR_RETURN(logs.histories, ReadHistories(directory, world_size));
   EPLB_ASSIGN_OR_RETURN(logs.placements, ReadPlacementsLog(directory + "/placements.jsonl"));

@@ -20,6 +20,7 @@ namespace eplb {
 struct RunLogs {
   std::vector<RankHistory> histories;       // rank-R.jsonl, by rank
   std::vector<LoggedPlacement> placements;  // placements.jsonl
+  bool has_report = false;                  // run.json, which has the number of ranks
 };
 
 // Reads the logs of all ranks of run.json; without it, of those up to the highest one with a log.

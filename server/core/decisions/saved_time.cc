@@ -28,12 +28,13 @@ double StepsOf(const Window& window) {
 }
 
 // Returns the mean time of the window's steps, from the arrival of its reports and of those before;
-// 0 if a switch was in it.
+// 0 if a switch was in it, or if both were read together.
 double UnswitchedSeconds(const Job& job, const Window& window, const WindowArrival& before) {
   const std::vector<int64_t>& versions = job.windows.measured->versions;
   const bool switched = versions.size() != 1 || versions.front() != before.version;
   if (switched || window.first_step != before.last_step + 1) return 0;
-  return absl::ToDoubleSeconds(window.complete_at - before.at) / StepsOf(window);
+  const absl::Duration elapsed = window.complete_at - before.at;
+  return elapsed < kReadTogether ? 0 : absl::ToDoubleSeconds(elapsed) / StepsOf(window);
 }
 
 void AddWindow(const State& state, Job& job, const Window& window, const WindowArrival& before) {

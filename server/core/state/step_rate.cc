@@ -14,6 +14,11 @@ namespace {
 constexpr int kPatienceIntervals = 6;
 constexpr double kPatienceGaps = 1.5;
 
+struct Rise {
+  double seconds = 0;
+  int64_t steps = 0;
+};
+
 void NoteGap(StepRate& rate, absl::Duration gap) {
   if (gap > rate.longest) {
     rate.second_longest = std::exchange(rate.longest, gap);
@@ -73,12 +78,22 @@ void NoteUnswitched(StepRate& rate, double seconds) {
 }
 
 double SecondsPerStep(const StepRate& rate) {
-  std::vector<double> seconds;
+  // Reports that were read together waited for the daemon: the time before them is that of all.
+  std::vector<Rise> rises;
   for (size_t index = 1; index < rate.told.size(); ++index) {
     const ToldStep& before = rate.told[index - 1];
     const ToldStep& after = rate.told[index];
-    const double elapsed = absl::ToDoubleSeconds(after.at - before.at);
-    if (elapsed > 0) seconds.push_back(elapsed / static_cast<double>(after.step - before.step));
+    if (rises.empty() || after.at - before.at >= kReadTogether) rises.emplace_back();
+    rises.back().seconds += absl::ToDoubleSeconds(after.at - before.at);
+    rises.back().steps += after.step - before.step;
+  }
+  // The first ones may have waited longer than is known.
+  if (rises.size() > 1 && rate.told[1].at - rate.told[0].at < kReadTogether) {
+    rises.erase(rises.begin());
+  }
+  std::vector<double> seconds;
+  for (const Rise& rise : rises) {
+    if (rise.seconds > 0) seconds.push_back(rise.seconds / static_cast<double>(rise.steps));
   }
   return Median(std::move(seconds));
 }

@@ -29,6 +29,9 @@ struct StepRate {
 };
 
 inline constexpr int kMaxToldSteps = 17;  // 16 rises
+// Reports that arrive closer together than this had waited for the daemon, or are of steps so short
+// that their times are those of the messages.
+inline constexpr absl::Duration kReadTogether = absl::Milliseconds(10);
 // Windows of a few milliseconds arrive unevenly, so a shorter pause does not mean that a run
 // stopped.
 inline constexpr absl::Duration kLeastPatience = absl::Seconds(5);
@@ -51,7 +54,8 @@ void NoteHelloStep(Run& run, int64_t step, absl::Time now);
 // Notes the mean time of a step in a window without a switch [seconds, above 0].
 void NoteUnswitched(StepRate& rate, double seconds);
 
-// Returns the median of the newest rises; 0 if not known yet.
+// Returns the median of the newest rises, of which those that were read together are one; 0 if not
+// known yet.
 double SecondsPerStep(const StepRate& rate);
 // Returns the median of the newest windows without a switch, or SecondsPerStep if there are none.
 // Because a switch only adds time, SecondsPerStep is also taken if it is less: one of few windows

@@ -118,7 +118,9 @@ std::string TokenTimeText(const wire::SavedTime& sums) {
   if (time.source == TokenTime::Source::kNone) return "";
   const std::string costs = absl::StrCat("a token costs ", SecondsText(time.seconds));
   if (time.source == TokenTime::Source::kGiven) return costs + ", as cost.token_ns states";
-  const std::string price = absl::StrFormat("%s +- %.0f %%, ", costs, std::ceil(100 * time.error));
+  const double percent = std::ceil(100 * time.error);
+  const std::string price = percent > 100 ? costs + " +- above 100 %, "
+                                          : absl::StrFormat("%s +- %.0f %%, ", costs, percent);
   const int64_t assumed = std::llround(100 * time.assumption);
   if (assumed == 100) {
     return price + "which assumes that experts take half of a step: step times do not show it yet";

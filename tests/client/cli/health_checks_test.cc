@@ -130,6 +130,20 @@ TEST_F(ChecksTest, ARunThatFailedOrWasLostIsAFindingAndOneThatMovedIsNot) {
   EXPECT_EQ(One("run").result, Result::kOk);
 }
 
+TEST_F(ChecksTest, ALostRunWithoutRanksSinceTheDaemonStartedIsOneFinding) {
+  job_.set_state(v1::JOB_STATE_RECOVERING);
+  job_.set_stuck_seconds(60);
+  job_.set_ending(v1::RUN_ENDING_LOST);
+  job_.set_connected_ranks(0);
+  job_.clear_world_size();
+  job_.clear_ranks();
+  std::vector<std::string> findings;
+  for (const Check& check : CheckJob(job_, Body(), {})) {
+    if (check.result != Result::kOk) findings.push_back(check.name);
+  }
+  EXPECT_THAT(findings, ElementsAre("run"));
+}
+
 TEST_F(ChecksTest, NobodyMissesTheRanksOfAJobThatFinished) {
   job_.mutable_ranks(0)->set_connected(false);
   job_.set_connected_ranks(0);

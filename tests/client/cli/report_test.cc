@@ -259,6 +259,9 @@ TEST(ReportTextTest, WithoutEventsTheReportSaysThatPausesAreNotKnown) {
   EXPECT_THAT(TextOf(run), HasSubstr("known to the daemon alone"));
   run.events = LoggedEvents{"demo", {EventAt(run, 1, "run_started")}};
   EXPECT_THAT(TextOf(run), AllOf(HasSubstr("changed nothing"), Not(HasSubstr("daemon alone"))));
+  run.events =
+      LoggedEvents{"demo", {EventAt(run, 1, "vote_every_differs"), EventAt(run, 2, "run_started")}};
+  EXPECT_THAT(TextOf(run), HasSubstr("changed nothing")) << "the daemon noted the start second";
 }
 
 TEST(ReportTextTest, ALogThatBeginsDuringTheRunIsNotCalledWithoutChanges) {

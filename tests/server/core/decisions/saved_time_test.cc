@@ -117,6 +117,22 @@ TEST(SavedTimeTest, TheFirstWindowsAfterAKillOnlyAddToIt) {
   }
 }
 
+TEST(SavedTimeTest, WindowsThatADaemonReadsAtOnceAfterAStallDoNotPriceATokenAnew) {
+  int64_t step = 0;
+  TestJob job = MovedJob(step);
+  Train(job, step, 30, kPeak * 110 / 200);
+  double before = job.daemon.View().saved_seconds();
+  for (int i = 0; i < 40; ++i, step += 10) {
+    job.daemon.Advance(i == 0   ? absl::Seconds(12 * 2.32)
+                       : i < 12 ? absl::Milliseconds(1)
+                                : absl::Seconds(2.32));
+    job.Report(step, step + 9);
+    const double now = job.daemon.View().saved_seconds();
+    EXPECT_NEAR(now - before, kSavedByWindow * kToken, 0.02 * before) << i;
+    before = now;
+  }
+}
+
 TEST(SavedTimeTest, SlowStepsPriceTheirOwnWindowsAlone) {
   TestJob job;
   job.SetRunning(Exchanged({0, 1, 2, 3}), 3);

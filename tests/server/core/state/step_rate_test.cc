@@ -36,6 +36,25 @@ TEST(StepRateTest, AStepsTimeIsTheMedianOfTheNewestRises) {
   EXPECT_EQ(LongestGap(job.current->rate), absl::Seconds(300));
 }
 
+TEST(StepRateTest, ReportsThatWereReadTogetherHaveTheTimeBeforeThem) {
+  Job job = Begun();
+  absl::Time now = begun_at;
+  int64_t step = -1;
+  const auto train = [&](int windows, absl::Duration gap) {
+    for (int window = 0; window < windows; ++window) {
+      NoteStep(*job.current, step += 10, now += gap);
+    }
+  };
+  train(3, absl::Seconds(2));
+  train(1, absl::Seconds(24));
+  train(11, absl::Microseconds(300));  // 12 windows of 2 s in all
+  EXPECT_NEAR(SecondsPerStep(job.current->rate), 0.2, 1e-3);
+  train(5, absl::Seconds(2));  // the time before them is no longer known
+  EXPECT_NEAR(SecondsPerStep(job.current->rate), 0.2, 1e-3);
+  train(100, absl::Milliseconds(2));
+  EXPECT_NEAR(SecondsPerStep(job.current->rate), 2e-4, 1e-9) << "short steps";
+}
+
 TEST(StepRateTest, WindowsWithoutASwitchShowTheTimeOfAStepAlsoWhereTheyAreFew) {
   Job job = Begun();
   StepRate& rate = job.current->rate;

@@ -88,6 +88,7 @@ TEST(TokenTimeTest, TheBasisHasTheSharesThatThePriceIsMadeOf) {
   EXPECT_THAT(TokenTimeText(SumsOf(4, {})), HasSubstr(" us +- 100 %, which assumes that"));
   EXPECT_THAT(TokenTimeText(SumsOf(13, {})),
               EndsWith("measured from the step times of 12 windows"));
+  EXPECT_THAT(TokenTimeText(SumsOf(13, {.seconds = 1})), HasSubstr(" +- above 100 %, "));
   const wire::SavedTime sums = SumsOf(13, {.seconds = 0.06});
   const TokenTime time = TokenTimeOf(sums);
   const double assumed = 0.5 * sums.step_seconds / sums.peak_tokens;
