@@ -339,7 +339,7 @@ std::vector<Check> CheckJob(const v1::JobStatus& job,
   add("run", CheckRun(job));
   // Without a rank, `state` is the one finding: the other checks would all repeat it.
   const bool is_lost = job.ending() == v1::RUN_ENDING_LOST && job.ranks().empty();
-  const bool is_absent = IsAbsent(job) || is_lost;  // of a lost one `run` is the finding
+  const bool is_absent = IsAbsent(job) || is_lost;  // `run` names a lost one
   if (!is_absent) {
     add("ranks", CheckRanks(job));
     add("agreement", CheckAgreement(job));

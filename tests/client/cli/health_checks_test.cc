@@ -141,7 +141,7 @@ TEST_F(ChecksTest, ALostRunWithoutRanksSinceTheDaemonStartedIsOneFinding) {
   for (const Check& check : CheckJob(job_, Body(), {})) {
     if (check.result != Result::kOk) findings.push_back(check.name);
   }
-  EXPECT_THAT(findings, ElementsAre("run"));
+  EXPECT_THAT(findings, ::testing::ElementsAre("run"));
 }
 
 TEST_F(ChecksTest, NobodyMissesTheRanksOfAJobThatFinished) {

@@ -89,7 +89,7 @@ TEST(TokenTimeTest, TheBasisHasTheSharesThatThePriceIsMadeOf) {
   EXPECT_THAT(TokenTimeText(SumsOf(13, {})),
               EndsWith("measured from the step times of 12 windows"));
   EXPECT_THAT(TokenTimeText(SumsOf(13, {.seconds = 1})), HasSubstr(" +- above 100 %, "));
-  const wire::SavedTime sums = SumsOf(13, {.seconds = 0.06});
+  const wire::SavedTime sums = SumsOf(13, {.seconds = 0.02});
   const TokenTime time = TokenTimeOf(sums);
   const double assumed = 0.5 * sums.step_seconds / sums.peak_tokens;
   ASSERT_GT(time.assumption, 0.05);
