@@ -170,7 +170,7 @@ class OfflineSplitTest(unittest.TestCase):
                  lambda: eplb.split([[0, 1, 2, 0], [0, 1, 1, 0]], [1, 2, 3], num_gpus=2)),
                 ("placement: no slot holds an expert", lambda: eplb.split([[-1, -1]], [1], num_gpus=2)),
                 ("layer 0: expert 1 has -2 tokens", lambda: eplb.split(self.MAP, [1, -2, 3], num_gpus=2)),
-                ("gpu: 1 is given, but counts \\[experts\\] do not say", lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, gpu=1)),
+                ("gpu: 1 is given, but counts \\[experts\\] do not show", lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, gpu=1)),
                 ("slack: an integer of 1329 bits is above a double's range",
                  lambda: eplb.split(self.MAP, [1, 2, 3], num_gpus=2, slack=10**400)),
                 ("placement: layer 0, slot 0: expert 2147483648 does not fit into 32 bits",
