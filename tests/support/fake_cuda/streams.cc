@@ -464,7 +464,7 @@ cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t size, cudaMemcpyK
              fake::Place::kPageable) {  // staged before the call returns, as CUDA does
     fake::Enqueue(stream,
                   [staged = std::vector<std::byte>(source.bytes, source.bytes + size), target] {
-                    std::memcpy(target.bytes, staged.data(), staged.size());
+                    std::ranges::copy(staged, target.bytes);
                     fake::CountWritten(target, std::ssize(staged));
                   });
   } else {
